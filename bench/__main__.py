@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import tempfile
@@ -22,7 +23,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"{', '.join(names)} (all), scale, curves, growth, workers, retention, messages, models or cost",
+        help=f"{', '.join(names)} (all), scale, curves, growth, workers, retention, messages, "
+        "models, cost, schedules, flow or streams",
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
@@ -35,7 +37,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="curves: folder for the charts")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     options = parser.parse_args(arguments)
-    others = {"scale", "curves", "growth", "workers", "retention", "messages", "models", "cost"}
+    others = {
+        "scale",
+        "curves",
+        "growth",
+        "workers",
+        "retention",
+        "messages",
+        "models",
+        "cost",
+        "schedules",
+        "flow",
+        "streams",
+    }
     unknown = set(options.workloads) - {*names, *others}
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
@@ -44,9 +58,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def contenders(options: argparse.Namespace) -> list[str]:
     chosen = list(options.only or CONTENDERS)
-    if machine.version("dbos") is None and any(name.startswith("dbos") for name in chosen):
-        print("DBOS is not installed and is left out; the dependency group `bench` has it.", file=sys.stderr)
-        return [name for name in chosen if not name.startswith("dbos")]
+    for package, prefix in (("dbos", "dbos"), ("absurd-sdk", "absurd"), ("restate-sdk", "restate")):
+        if machine.version(package) is None and any(name.startswith(prefix) for name in chosen):
+            print(f"{package} is not installed and is left out; the dependency group `bench` has it.", file=sys.stderr)
+            chosen = [name for name in chosen if not name.startswith(prefix)]
+    if "restate" in chosen and shutil.which("restate-server") is None:
+        print(
+            "restate-server is not on the PATH and is left out; npm has it (@restatedev/restate-server).",
+            file=sys.stderr,
+        )
+        chosen.remove("restate")
     return chosen
 
 
@@ -71,6 +92,14 @@ def run_chosen(options: argparse.Namespace, where: Path) -> str:
         from bench import curves
 
         return curves.run(where, scale=options.scale, only=options.curve, out=options.out)
+    if "flow" in options.workloads:
+        from bench import flow
+
+        return flow.run(where, quick=options.quick, rounds=options.rounds)
+    if "schedules" in options.workloads:
+        from bench import schedules
+
+        return schedules.run(where, quick=options.quick, on_postgres=options.postgres)
     if "growth" in options.workloads:
         from bench import growth
 
@@ -83,6 +112,10 @@ def run_chosen(options: argparse.Namespace, where: Path) -> str:
         from bench import retention
 
         return retention.run(where, quick=options.quick)
+    if "streams" in options.workloads:
+        from bench import streams
+
+        return streams.run(where, quick=options.quick)
     if "messages" in options.workloads:
         return run_messages(options, where)
     if "models" in options.workloads:
@@ -121,17 +154,16 @@ def run_cost(options: argparse.Namespace, where: Path) -> str:
     if not options.postgres:
         return cost.run(where)
     with postgres.serving(where) as server:
-        return cost.run(where, server.database)
+        return cost.run(where, server)
 
 
 def run_on_postgres(plan: Plan, where: Path) -> str:
-    """Compare Holdfast and DBOS in their default configurations, without W6, which measures leases."""
+    """Compare Holdfast, DBOS in its default configuration and Absurd, without W6, which measures leases."""
     from bench import postgres
 
     workloads = [workload for workload in plan.workloads if workload.key != "W6"]
-    names = [name for name in plan.contenders if name in ("holdfast", "dbos_default")]
     with postgres.serving(where) as server:
-        results, notes = run(replace(plan, workloads=workloads, contenders=names, server=server), where)
+        results, notes = run(replace(plan, workloads=workloads, server=server), where)
     return "\n".join([f"PostgreSQL {server.version}", "", comparison(results, workloads), "", *notes])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from bench import ceiling, latency, recovery, throughput
 from bench.contract import Contender, Job, Measurement, Opener
+from holdfast import tune_collector
 
 Measure = Callable[[Contender, Job], Awaitable[Measurement]]
 
@@ -31,6 +32,8 @@ CONTENDERS = {
     "holdfast": "bench.holdfast_contender",
     "dbos": "bench.dbos_contender",
     "dbos_default": "bench.dbos_contender",
+    "absurd": "bench.absurd_contender",
+    "restate": "bench.restate_contender",
     "ceiling": "bench.ceiling",
 }
 
@@ -52,6 +55,7 @@ async def run(job: Job) -> Measurement:
         point: Measurement = await curves.MEASURES[job.measure](job)
         return point
     async with opener(job.contender)(job) as contender:
+        tune_collector()  # for every contender: a collection in the middle of a measurement belongs to none of them
         return await MEASURES[job.measure](contender, job)
 
 

@@ -1,9 +1,11 @@
-"""Speed of the HTTP API: ``python -m bench.http_speed [creates] [reads] [pages]``.
+"""Speed of the HTTP API: ``python -m bench.http_speed [creates] [reads] [pages] [--postgres]``.
 
-A server process runs uvicorn as ``holdfast serve`` does, a worker, and a SQLite file on disk. This process has the
-clients, on raw keep-alive connections: the cost of an HTTP library would be measured too.
+A server process runs uvicorn as ``holdfast serve`` does, a worker, and a SQLite file on disk or, with ``--postgres``, a
+database of a temporary server. This process has the clients, on raw keep-alive connections: the cost of an HTTP library
+would be measured too.
 
-creates   POST of new instances of a one-step workflow, which the server's worker runs at the same time
+creates   POST of new instances of a one-step workflow, which the server's worker runs at the same time; and the same
+          with a server that has no worker
 reads     GET of one instance, one at a time, while the server is busy with runs of five steps
 pages     page 1 and page 1,000 of a list of 200,000 instances
 """
@@ -20,18 +22,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.machine import scratch_parent
-from holdfast import Context, Holdfast, Start
-from holdfast.cli import garbage_collection
+from holdfast import Context, Holdfast, Start, tune_collector
 from holdfast.cli.server import http_protocol, new_loop
 
+Url = Callable[[str], str]
+"""The URL of a new database with this name."""
 BASE = "/api/workflows"
 CONNECTIONS = 32
 CREATES = 5_000
+CREATE_ROUNDS = 3
 READS = 1_000
 LOADS = {"idle": 0, "100 runs/s": -100, "400 runs/s": -400, "1,000 runs in flight": 1_000}
 INSTANCES = 200_000
@@ -66,7 +70,7 @@ async def serve(url: str, load: int, with_worker: bool) -> None:
     import uvicorn
 
     app = build(url)
-    garbage_collection.configure()  # as `holdfast serve` does
+    tune_collector()  # as `holdfast serve` does
     options: dict[str, Any] = {"http": http_protocol(), "log_level": "warning", "access_log": False}
     config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)
@@ -152,25 +156,35 @@ async def connection(port: int) -> AsyncIterator[Connection]:
         writer.close()
 
 
-async def creates(directory: Path) -> None:
-    with server(f"sqlite:///{directory}/creates.db") as running:
+async def creates(url: Url) -> None:
+    for name, with_worker in (("", True), (", without a worker", False)):
+        with server(url(f"creates{int(with_worker)}"), with_worker=with_worker) as running:
+            await _measure_creates(name, running)
 
-        async def create(count: int) -> None:
-            async with connection(running.port) as client:
-                for _ in range(count):
-                    await client.request("POST", "/one_step/instances", {"params": 1})
 
-        await create(100)
+async def _measure_creates(name: str, running: Server) -> None:
+    async def create(count: int) -> None:
+        async with connection(running.port) as client:
+            for _ in range(count):
+                await client.request("POST", "/one_step/instances", {"params": 1})
+
+    await create(100)
+    rates, costs = list[float](), list[float]()
+    created = CREATES // CONNECTIONS * CONNECTIONS
+    for _ in range(CREATE_ROUNDS):
         started, cpu = time.perf_counter(), running.cpu_seconds()
         await asyncio.gather(*(create(CREATES // CONNECTIONS) for _ in range(CONNECTIONS)))
-        seconds, cpu = time.perf_counter() - started, running.cpu_seconds() - cpu
-    created = CREATES // CONNECTIONS * CONNECTIONS
-    print(f"creates: {created / seconds:,.0f}/s over {CONNECTIONS} connections, {cpu / created * 1000:.2f} ms CPU each")
+        rates.append(created / (time.perf_counter() - started))
+        costs.append((running.cpu_seconds() - cpu) / created * 1_000_000)
+    print(
+        f"creates{name}: {statistics.median(rates):,.0f}/s over {CONNECTIONS} connections, "
+        f"{statistics.median(costs):.0f} us of the server's processor time each (medians of {CREATE_ROUNDS})"
+    )
 
 
-async def reads(directory: Path) -> None:
-    for name, load in LOADS.items():
-        with server(f"sqlite:///{directory}/reads{load}.db", load) as running:
+async def reads(url: Url) -> None:
+    for n, (name, load) in enumerate(LOADS.items()):
+        with server(url(f"reads{n}"), load) as running:
             async with connection(running.port) as client:
                 created = await client.request("POST", "/five_steps/instances", {"params": 1})
                 await asyncio.sleep(2)
@@ -184,8 +198,8 @@ async def reads(directory: Path) -> None:
         print(f"reads, {name}: median {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, maximum {max(samples):.2f} ms")
 
 
-async def pages(directory: Path) -> None:
-    url = f"sqlite:///{directory}/pages.db"
+async def pages(database: Url) -> None:
+    url = database("pages")
     app = build(url)
     async with app.connect():
         for first in range(0, INSTANCES, 1000):
@@ -208,11 +222,23 @@ async def pages(directory: Path) -> None:
     print(f"pages of 100 in {INSTANCES:,}: " + ", ".join(f"page {name} {ms:.2f} ms" for name, ms in times.items()))
 
 
-async def main(chosen: list[str]) -> None:
+def main(chosen: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch_parent()) as directory:
-        for measure in (creates, reads, pages):
-            if not chosen or measure.__name__ in chosen:
-                await measure(Path(directory).resolve())
+        where = Path(directory).resolve()
+        if "--postgres" not in chosen:
+            asyncio.run(measure(chosen, lambda name: f"sqlite:///{where}/{name}.db"))
+            return
+        from bench import postgres
+
+        with postgres.serving(where) as database_server:
+            asyncio.run(measure(chosen, database_server.database))
+
+
+async def measure(chosen: list[str], url: Url) -> None:
+    names = [name for name in chosen if not name.startswith("--")]
+    for measured in (creates, reads, pages):
+        if not names or measured.__name__ in names:
+            await measured(url)
 
 
 if __name__ == "__main__":
@@ -220,4 +246,4 @@ if __name__ == "__main__":
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(serve(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"))
     else:
-        asyncio.run(main(sys.argv[1:]))
+        main(sys.argv[1:])

@@ -19,7 +19,10 @@ from bench.report import Results, Workload, number
 if TYPE_CHECKING:
     from bench.postgres import Server
 
-CONTENDERS = ("holdfast", "dbos", "dbos_default", "ceiling")
+CONTENDERS = ("holdfast", "dbos", "dbos_default", "restate", "absurd", "ceiling")
+ON_SQLITE = ("holdfast", "dbos", "dbos_default", "restate", "ceiling")
+"""Contenders with a file on this machine. Restate keeps its own files."""
+ON_POSTGRES = ("holdfast", "dbos_default", "absurd")
 
 WORKLOADS = (
     Workload(
@@ -81,7 +84,9 @@ class Plan:
         return 1 if self.quick or workload == "W6" else self.rounds
 
     def takes_part(self, workload: str, contender: str) -> bool:
-        return not (workload in ("W3c", "W6") and contender == "ceiling")
+        if contender not in (ON_SQLITE if self.server is None else ON_POSTGRES):
+            return False
+        return not (workload in ("W3c", "W6") and contender in ("ceiling", "absurd", "restate"))
 
 
 def run(plan: Plan, where: Path) -> tuple[Results, list[str]]:

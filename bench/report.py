@@ -74,12 +74,16 @@ def comparison(results: Results, workloads: Sequence[Workload]) -> str:
         "DBOS default",
         "vs tuned",
         "vs default",
+        "Restate",
+        "vs Restate",
+        "Absurd",
+        "vs Absurd",
         "ceiling",
         "of ceiling",
     ]
     rows = [header]
     rows += [_row(results, workload) for workload in workloads]
-    return table(rows)
+    return table(_without_empty_columns(rows))
 
 
 def _row(results: Results, workload: Workload) -> list[str]:
@@ -90,9 +94,19 @@ def _row(results: Results, workload: Workload) -> list[str]:
         results.cell(workload.key, "dbos_default"),
         results.times_better(workload, "holdfast", "dbos"),
         results.times_better(workload, "holdfast", "dbos_default"),
+        results.cell(workload.key, "restate"),
+        results.times_better(workload, "holdfast", "restate"),
+        results.cell(workload.key, "absurd"),
+        results.times_better(workload, "holdfast", "absurd"),
         results.cell(workload.key, "ceiling"),
         results.share_of_ceiling(workload, "holdfast"),
     ]
+
+
+def _without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows without the columns of contenders that did not take part."""
+    shown = [n for n in range(len(rows[0])) if any(row[n] != NO_VALUE for row in rows[1:])]
+    return [[row[n] for n in shown] for row in rows]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(apps)
     hostile.configure(config)
     postgres_connections.install()
+    # A session that a shell started in the background ignores these signals, and so would the processes of its tests.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     # Each httpx client reads all certificate authorities, which takes longer than most requests.
     httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
     # Tests open thousands of new files: 8 MiB of zeros in each would be a tenth of the suite's processor time.
@@ -47,10 +53,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 MEASURED = {
-    "chain", "client", "core", "graph", "inspection", "kernel", "repair", "runner", "scenarios", "store",
-    "telemetry", "workflow",
+    "chain", "checking", "client", "core", "ext", "flow", "graph", "inspection", "kernel", "payloads", "repair",
+    "runner", "scenarios", "store", "streams", "telemetry", "workflow",
+    "dashboard", "test_app.py", "test_doctor.py", "test_http_details.py", "test_http_repair.py", "test_mcp.py",
+    "test_sync_client.py", "test_transfer.py",
 }  # fmt: skip
-"""Folders whose tests ``make check`` measures, as far as they need no PostgreSQL."""
+"""Folders and files whose tests ``make check`` measures, as far as they need no PostgreSQL."""
 
 
 def mark_unmeasured(items: list[pytest.Item]) -> None:
@@ -71,8 +79,16 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+@pytest.fixture
+def frozen_heap() -> None:
+    """Freeze the objects of earlier tests, so that each ``gc.collect()`` in this one is fast."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)
 async def close_shared_connections() -> AsyncIterator[None]:
+    postgres_connections.keep_for(asyncio.get_running_loop())
     yield
     await postgres_connections.close_kept()
     postgres_server.close_loop_thread()

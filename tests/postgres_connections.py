@@ -18,6 +18,17 @@ _connect = asyncpg.connect
 _shared: set[tuple[str, str]] = set()
 _kept: dict[tuple[object, ...], list[SharedConnection]] = defaultdict(list)
 _MAX_KEPT = 16
+_keeping: list[asyncio.AbstractEventLoop] = []
+"""Event loops that run for as long as the test process."""
+
+
+def keep_for(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep the connections of this event loop.
+
+    A kept connection of a loop that has ended, such as that of a blocking client, would read nothing more. Its server
+    process would fill the socket with notifications, and then block every DROP DATABASE.
+    """
+    _keeping.append(loop)
 
 
 def share(url: str) -> None:
@@ -94,9 +105,10 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
 
 
 async def connect(dsn: str | None = None, **options: Any) -> asyncpg.Connection:
-    if dsn is None or _database(dsn) not in _shared or "connection_class" in options:
+    loop = asyncio.get_running_loop()
+    if dsn is None or _database(dsn) not in _shared or "connection_class" in options or loop not in _keeping:
         return await _connect(dsn, **options)
-    arguments = (asyncio.get_running_loop(), dsn, repr(sorted(options.items())))
+    arguments = (loop, dsn, repr(sorted(options.items())))
     while _kept[arguments]:
         connection = _kept[arguments].pop()
         if await connection.take():

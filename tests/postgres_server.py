@@ -317,6 +317,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        postgres_connections.keep_for(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="helper of fixtures", daemon=True)
         self._thread.start()
 

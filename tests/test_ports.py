@@ -45,6 +45,7 @@ ALLOWED = {
     "chain": {"random.Random"},
     "graph": {"random.Random"},
     "testing": {"random.Random"},
+    "ext": {"asyncio.to_thread"},  # connections of an adapter, which no run waits for
 }
 
 

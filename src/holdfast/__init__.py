@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.filters import Filter
     from holdfast.core.limits import Limits
     from holdfast.core.outbound import OutboundEvent, OutboxRecord
+    from holdfast.core.rate import Rate
     from holdfast.core.records import (
         AuditRecord,
         CodePosition,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         InstanceDescription,
         InstanceStatus,
         InstanceSummary,
+        LimitInfo,
         LogLine,
         OriginRecord,
         Page,
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
     )
     from holdfast.core.retention import Retention
     from holdfast.core.retry import Retry
+    from holdfast.core.schedule_records import ScheduledRun, ScheduleInfo
+    from holdfast.core.schedule_spec import ScheduleSpec
+    from holdfast.core.start_policies import Batch, Debounce, Dedupe
+    from holdfast.core.stream_records import StreamInfo, StreamItem
     from holdfast.core.views import FactRecord, FrameInfo, PendingRequest, ReplayView, Stack, TaskStack
     from holdfast.errors import (
         AppClosedError,
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
         InvalidUrlError,
         IOInWorkflowError,
         LeaseLostError,
+        LimitNotFoundError,
         LinkDownError,
         MaxStepsExceededError,
         NonDeterministicError,
@@ -82,6 +89,7 @@ if TYPE_CHECKING:
         NotAskedError,
         NotSerializableError,
         ParamsInvalidError,
+        PayloadError,
         PayloadTooLargeError,
         Rejected,
         ResultInvalidError,
@@ -90,6 +98,8 @@ if TYPE_CHECKING:
         RunFailedError,
         RunTerminatedError,
         RunTimeoutError,
+        ScheduleExistsError,
+        ScheduleNotFoundError,
         SchemaVersionError,
         SignatureError,
         StateError,
@@ -115,15 +125,19 @@ if TYPE_CHECKING:
     from holdfast.graph import Failed, Finished, Graph, Killed, Node, Ok, Started
     from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Authorize, AuthRequest, BearerTokens, Denied
     from holdfast.kernel.attempt import StepTx, Transaction, context_values
+    from holdfast.kernel.flow import Limit
     from holdfast.kernel.step_info import StepInfo, step_info
+    from holdfast.kernel.streams import Stream
     from holdfast.ports import Clock, Randomness, Runtime
     from holdfast.runner.config import WorkerConfig
+    from holdfast.sync_client import SyncClient, SyncHandle
     from holdfast.telemetry.logs import JsonFormatter, LogContext
     from holdfast.telemetry.otel import OpenTelemetry
     from holdfast.webhook import Webhook, verify_webhook
     from holdfast.workflow.channels import Channel, Selected, select
     from holdfast.workflow.children import Child
-    from holdfast.workflow.context import Context, Workflow
+    from holdfast.workflow.code_streams import CodeStream
+    from holdfast.workflow.context import Context, Workflow, current_context
     from holdfast.workflow.messages import Message
     from holdfast.workflow.run_events import Cancel, Exit, LinkDown
     from holdfast.workflow.run_info import RunInfo
@@ -137,6 +151,7 @@ __all__ = [
     "AuthInstance",
     "AuthRequest",
     "Authorize",
+    "Batch",
     "BearerTokens",
     "Bulk",
     "BulkError",
@@ -151,9 +166,12 @@ __all__ = [
     "ChildError",
     "Clock",
     "CodePosition",
+    "CodeStream",
     "Completed",
     "Context",
     "Dead",
+    "Debounce",
+    "Dedupe",
     "DefinitionError",
     "DeliveryError",
     "Denied",
@@ -192,6 +210,9 @@ __all__ = [
     "JsonFormatter",
     "Killed",
     "LeaseLostError",
+    "Limit",
+    "LimitInfo",
+    "LimitNotFoundError",
     "Limits",
     "LinkDown",
     "LinkDownError",
@@ -214,10 +235,12 @@ __all__ = [
     "Outcome",
     "Page",
     "ParamsInvalidError",
+    "PayloadError",
     "PayloadTooLargeError",
     "PendingRequest",
     "QueueInfo",
     "Randomness",
+    "Rate",
     "Rejected",
     "ReplayView",
     "ResultInvalidError",
@@ -231,6 +254,11 @@ __all__ = [
     "RunTerminatedError",
     "RunTimeoutError",
     "Runtime",
+    "ScheduleExistsError",
+    "ScheduleInfo",
+    "ScheduleNotFoundError",
+    "ScheduleSpec",
+    "ScheduledRun",
     "SchemaVersionError",
     "Selected",
     "SignatureError",
@@ -254,6 +282,11 @@ __all__ = [
     "StoreFullError",
     "StoreReadOnlyError",
     "StoreUnavailableError",
+    "Stream",
+    "StreamInfo",
+    "StreamItem",
+    "SyncClient",
+    "SyncHandle",
     "TaskStack",
     "Transaction",
     "UniqueConstraintError",
@@ -272,6 +305,7 @@ __all__ = [
     "WorkflowNotFoundError",
     "WorkflowStuckError",
     "context_values",
+    "current_context",
     "select",
     "step_info",
     "tune_collector",
@@ -293,9 +327,12 @@ _MODULES = {
     "Child": "holdfast.workflow.children",
     "Clock": "holdfast.ports",
     "CodePosition": "holdfast.core.records",
+    "CodeStream": "holdfast.workflow.code_streams",
     "Completed": "holdfast.chain.values",
     "Context": "holdfast.workflow.context",
     "Dead": "holdfast.chain.values",
+    "Debounce": "holdfast.core.start_policies",
+    "Dedupe": "holdfast.core.start_policies",
     "Denied": "holdfast.http.auth",
     "Event": "holdfast.core.event",
     "EventRecord": "holdfast.core.records",
@@ -303,6 +340,7 @@ _MODULES = {
     "FactRecord": "holdfast.core.views",
     "Failed": "holdfast.graph",
     "AuditRecord": "holdfast.core.records",
+    "Batch": "holdfast.core.start_policies",
     "Bulk": "holdfast.client.bulk",
     "BulkError": "holdfast.client.bulk",
     "BulkResult": "holdfast.client.bulk",
@@ -319,6 +357,8 @@ _MODULES = {
     "InstanceSummary": "holdfast.core.records",
     "JsonFormatter": "holdfast.telemetry.logs",
     "Killed": "holdfast.graph",
+    "Limit": "holdfast.kernel.flow",
+    "LimitInfo": "holdfast.core.records",
     "Limits": "holdfast.core.limits",
     "LinkDown": "holdfast.workflow.run_events",
     "LogContext": "holdfast.telemetry.logs",
@@ -335,8 +375,12 @@ _MODULES = {
     "PendingRequest": "holdfast.core.views",
     "QueueInfo": "holdfast.core.records",
     "Randomness": "holdfast.ports",
+    "Rate": "holdfast.core.rate",
     "ReplayView": "holdfast.core.views",
     "Retention": "holdfast.core.retention",
+    "ScheduleInfo": "holdfast.core.schedule_records",
+    "ScheduleSpec": "holdfast.core.schedule_spec",
+    "ScheduledRun": "holdfast.core.schedule_records",
     "Retry": "holdfast.core.retry",
     "RetryStep": "holdfast.chain.values",
     "RunInfo": "holdfast.workflow.run_info",
@@ -344,6 +388,8 @@ _MODULES = {
     "Selected": "holdfast.workflow.channels",
     "Stack": "holdfast.core.views",
     "Start": "holdfast.client",
+    "SyncClient": "holdfast.sync_client",
+    "SyncHandle": "holdfast.sync_client",
     "Started": "holdfast.graph",
     "Stats": "holdfast.core.records",
     "Step": "holdfast.workflow.steps",
@@ -351,6 +397,9 @@ _MODULES = {
     "StepRecord": "holdfast.core.records",
     "StepStats": "holdfast.core.records",
     "StepTx": "holdfast.kernel.attempt",
+    "Stream": "holdfast.kernel.streams",
+    "StreamInfo": "holdfast.core.stream_records",
+    "StreamItem": "holdfast.core.stream_records",
     "TaskStack": "holdfast.core.views",
     "Transaction": "holdfast.kernel.attempt",
     "VersionInfo": "holdfast.core.records",
@@ -361,6 +410,7 @@ _MODULES = {
     "WorkerInfo": "holdfast.core.records",
     "Workflow": "holdfast.workflow.context",
     "context_values": "holdfast.kernel.attempt",
+    "current_context": "holdfast.workflow.context",
     "select": "holdfast.workflow.channels",
     "step_info": "holdfast.kernel.step_info",
     "tune_collector": "holdfast.core.collector",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from holdfast.app_views import AppViews
 from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
-from holdfast.core.redaction import redacted_names
+from holdfast.core.redaction import Redaction, redacted_names
 from holdfast.core.retention import Retention, check_retention
 from holdfast.definitions import Definitions, caller
 from holdfast.errors import AppClosedError, InvalidOptionError, StoreError
@@ -25,6 +25,7 @@ from holdfast.store_url import DEFAULT_URL, check_url, shown_url
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from holdfast.client import Client, Handle, Start
     from holdfast.graph.progress import Advancement
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from holdfast.kernel.requests import StartOptions
     from holdfast.kernel.startable import Startable
     from holdfast.open_app import OpenApp
+    from holdfast.payloads import Codec
+    from holdfast.payloads.config import PayloadConfig
+    from holdfast.sync_client import SyncClient
     from holdfast.telemetry.metrics import Metrics
 
 R = TypeVar("R")
@@ -71,20 +75,32 @@ class Holdfast(Definitions, AppViews):
         retention: Retention | None = None,
         telemetry: Telemetry | Iterable[Telemetry] = (),
         redact: Iterable[str] = (),
+        codec: Codec | Iterable[Codec] | None = None,
+        blobs: str | None = None,
+        blob_threshold: int | str = "64 KiB",
     ) -> None:
         """``telemetry``: observers of the engine, such as ``OpenTelemetry()``.
 
         ``redact``: names of variables and fields whose values ``stack`` and ``replay`` hide, besides the usual names of
-        secrets, such as passwords and tokens.
+        secrets, such as passwords and tokens. ``codec``: codecs that encode all values in the order given, such as
+        ``[Zstd(), Aes(keys)]`` (``holdfast.payloads``). ``blobs``: the blob store for values above ``blob_threshold``:
+        ``"file:///folder"``, ``"s3://bucket/prefix"`` or ``"database"``.
         """
         self.url = url if url is not None else os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
         check_url(self.url, schema)
         self.schema = schema
-        super().__init__(limits or Limits(), runtime or Runtime())
+        limits = limits or Limits()
+        self.payloads: PayloadConfig | None = None
+        """The codecs and the blob store."""
+        if codec is not None or blobs is not None:
+            from holdfast.payloads.config import payload_config
+
+            self.payloads = payload_config(codec, blobs, blob_threshold)
+        super().__init__(limits if blobs is None else limits.with_blobs(), runtime or Runtime())
         self.registry.retention = check_retention(retention)
         self.registry.redacted = redacted_names(redact)
         if authorize is not None:
-            from holdfast.http.auth import check_authorize  # noqa: PLC0415  (apps without an HTTP API do not load it)
+            from holdfast.http.auth import check_authorize
 
             check_authorize(authorize)
         self.authorize = authorize
@@ -197,11 +213,35 @@ class Holdfast(Definitions, AppViews):
         """
         return await self._opened().advance(run)
 
+    def sync(self, *, worker: bool = False) -> SyncClient:
+        """This app as a blocking client, for code without an event loop: scripts, Flask, Django views.
+
+        The client opens the app in a thread of its own, with a worker if ``worker`` is True.
+
+        Example::
+
+            with app.sync() as client:
+                run = client.start(fulfil, Order("o-1", 125))
+                print(run.result())
+        """
+        from holdfast.sync_client import SyncClient
+
+        return SyncClient(self, worker=worker)
+
     # --- serving
+
+    def client(self) -> Holdfast:
+        """This app, if it is open: a dependency for routes of FastAPI, ``Depends(app.client)``.
+
+        A route that declares it works under a ``Harness``, and can be given another app with FastAPI's
+        ``dependency_overrides``.
+        """
+        self._opened()
+        return self
 
     def collect_metrics(self) -> Metrics:
         """Count what this process does, for ``metrics_text``; from the next time the app is opened."""
-        from holdfast.telemetry.metrics import Metrics  # noqa: PLC0415  (only for apps with metrics)
+        from holdfast.telemetry.metrics import Metrics
 
         for member in self.telemetry:
             if isinstance(member, Metrics):
@@ -212,12 +252,12 @@ class Holdfast(Definitions, AppViews):
 
     async def metrics_text(self) -> str:
         """The metrics of this process and its database in the text format of Prometheus."""
-        stats = None
+        stats, limits, client = None, [], self._opened().client
         try:
-            stats = await self._opened().client.stats.counts()
+            stats, limits = await client.stats.counts(), await client.flow.limits()
         except StoreError as error:
             _log.warning("the metrics lack the figures of the database: %s", error)
-        return self.collect_metrics().text(stats)
+        return self.collect_metrics().text(stats, limits)
 
     def asgi(
         self,
@@ -237,18 +277,54 @@ class Holdfast(Definitions, AppViews):
         at the root of the application, ``debug`` enables the routes that show stacks and local variables of runs.
         """
         with extra("server", "The HTTP API"):
-            from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is imported only to serve)
-            from holdfast.http.auth import Authorize  # noqa: PLC0415
-            from holdfast.http.backend import Backend  # noqa: PLC0415
+            from holdfast.http.api import make_api
+            from holdfast.http.auth import Authorize
+            from holdfast.http.backend import Backend
 
         if metrics:
             self.collect_metrics()
         backend = Backend(
-            self.registry, self.limits, self._client_for_request, self.tick if tick else None,
+            self.registry, self.limits, self._client_for_request, self.tick if tick else None, self.runtime.time.now,
             self.metrics_text if metrics else None, debug=debug,
+            title=self.program, boot=self.runtime.random.bytes(8).hex(),
         )  # fmt: skip
         lifespan = self.lifespan if worker else self._lifespan_of_client
         return make_api(backend, base=api, authorize=self.authorize or Authorize(), hosts=hosts, lifespan=lifespan)
+
+    def dashboard(
+        self,
+        *,
+        worker: bool = False,
+        hosts: Iterable[str] = (),
+        debug: bool = False,
+        insecure: bool = False,
+        example: bool = False,
+    ) -> Starlette:
+        """The dashboard as an ASGI application, to be served directly or mounted in another application at any path.
+
+        Served directly, its lifespan opens this app, with a worker if ``worker`` is True. ``hosts`` and ``debug`` are
+        as for ``asgi``. An app without authorize hooks is shown on loopback addresses only, unless
+        ``insecure`` is True. ``example`` is for ``holdfast dev --example``.
+
+        Example::
+
+            web = FastAPI(lifespan=app.lifespan)
+            web.mount("/flows", app.dashboard())
+        """
+        with extra("server", "The dashboard"):
+            from holdfast.dashboard.site import make_dashboard
+            from holdfast.http.auth import Authorize
+            from holdfast.http.backend import Backend
+
+        backend = Backend(
+            self.registry, self.limits, self._client_for_request, None, self.runtime.time.now,
+            redaction=Redaction(self.registry.redacted),
+            title=self.program, boot=self.runtime.random.bytes(8).hex(), debug=debug, example=example,
+        )  # fmt: skip
+        return make_dashboard(
+            backend, authorize=self.authorize or Authorize(), runtime=self.runtime, hosts=hosts, insecure=insecure,
+            lifespan=self.lifespan if worker else self._lifespan_of_client,
+        )  # fmt: skip
 
     def _client_for_request(self) -> Client:
         opened = self._opened()

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from holdfast.core.actor import acting_as
+from holdfast.core.durations import Duration, to_ms
 
 if TYPE_CHECKING:
     from holdfast.client import Handle
     from holdfast.client.bulk import Bulk, BulkResult
+    from holdfast.client.flow import LimitChanges
+    from holdfast.client.schedules import Schedules
     from holdfast.core.filters import Filter, ListConditions
-    from holdfast.core.records import AuditRecord, InstanceSummary, Page, QueueInfo, Stats, VersionInfo, WorkerInfo
+    from holdfast.core.records import (
+        AuditRecord,
+        InstanceSummary,
+        LimitInfo,
+        Page,
+        QueueInfo,
+        Stats,
+        VersionInfo,
+        WorkerInfo,
+    )
     from holdfast.kernel.startable import Startable
     from holdfast.open_app import OpenApp
+
+_DRAIN_POLL_SECONDS = 0.05
 
 
 class AppViews:
@@ -87,6 +102,40 @@ class AppViews:
         """
         return await self._opened().client.stats.fresh()
 
+    @property
+    def schedules(self) -> Schedules:
+        """The stored schedules: ``list``, ``get``, ``create``, ``update``, ``pause``, ``resume``, ``trigger`` ..."""
+        return self._opened().client.schedules
+
+    async def list_limits(self) -> builtins.list[LimitInfo]:
+        """The limits of this database with their use, by name."""
+        return await self._opened().client.flow.limits()
+
+    async def set_limit(self, name: str, **values: Unpack[LimitChanges]) -> LimitInfo:
+        """Change ``concurrency``, ``rate``, ``fair`` or ``weights`` of a limit, for all workers and without a deploy.
+
+        The change stays until the code declares other values than before. It is audited, with the ``reason``.
+        """
+        return await self._opened().client.flow.set_limit(name, **values)
+
     async def queues(self) -> builtins.list[QueueInfo]:
-        """The queues that have tasks or living workers, by name."""
+        """The queues that have tasks or living workers, and the paused ones, by name."""
         return await self._opened().client.queues()
+
+    async def pause_queue(self, name: str, *, reason: str | None = None) -> None:
+        """Let no worker claim from a queue. Runs and nodes that workers execute go on until they suspend or end."""
+        await self._opened().client.flow.pause_queue(name, reason=reason)
+
+    async def resume_queue(self, name: str, *, reason: str | None = None) -> None:
+        await self._opened().client.flow.resume_queue(name, reason=reason)
+
+    async def drain_queue(self, name: str, *, timeout: Duration | None = None, reason: str | None = None) -> None:
+        """Pause a queue, and wait until no worker executes a task of it. ``TimeoutError``: the queue stays paused."""
+        await self.pause_queue(name, reason=reason)
+        async with asyncio.timeout(None if timeout is None else to_ms(timeout, "timeout") / 1000):
+            while any(one.name == name and one.running for one in await self.queues()):  # noqa: ASYNC110  (workers of other processes, too)
+                await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+    async def move_queue(self, source: str, target: str, *, reason: str | None = None) -> int:
+        """Move the runs of a queue that no worker executes to another queue; returns their number."""
+        return await self._opened().client.flow.move_queue(source, target, reason=reason)

@@ -33,6 +33,13 @@ class WorkflowDecorator:
     def __call__(self, fn: Callable[..., Any], /) -> Any: ...
 
 
+class BatchDecorator:
+    """The type of ``@app.workflow(batch=...)``: the function takes a list, and a start one item of it."""
+
+    def __call__(self, fn: Callable[[Context, list[T]], Coroutine[Any, Any, R]], /) -> Workflow[T, R]:
+        raise NotImplementedError
+
+
 class StepDecorator:
     """The type of ``@app.step(...)``."""
 

@@ -1,4 +1,4 @@
-"""The registering side of an app: workflows, steps, graphs, chains, and the handler of outbound events.
+"""The registering side of an app: workflows, steps, graphs and chains.
 
 Chains, graphs and the models that explain stored runs are imported where they are used, because most programs define
 workflows only, and importing the rest takes as long as importing this module.
@@ -7,35 +7,40 @@ workflows only, and importing the rest takes as long as importing this module.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from holdfast.core import codec
 from holdfast.core.checks import check_count, check_flag
 from holdfast.core.durations import Duration, timeout_ms, to_ms
-from holdfast.core.functions import check_function
+from holdfast.core.functions import Unresolved, check_function, type_hints
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_step_name, check_workflow_name
 from holdfast.core.retention import Retention, check_retention
 from holdfast.core.retry import Retry, check_retry
-from holdfast.errors import AppClosedError, DefinitionError, InvalidOptionError
+from holdfast.core.secret import has_secret
+from holdfast.declarations import Declarations
+from holdfast.errors import InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.events import declared_events
-from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
+from holdfast.kernel.flow import Limit, check_limits
 from holdfast.ports import Runtime
 from holdfast.workflow.context import Context, OptionalInput, Workflow
-from holdfast.workflow.driver import WORKFLOW, WorkflowOptions, define
+from holdfast.workflow.driver import WorkflowOptions, define
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.steps import Step, check_raises, inspect_step
 
 if TYPE_CHECKING:
     from holdfast.chain.chain import Chain
     from holdfast.core.outbound import OutboundEvent
-    from holdfast.decorators import NoTransaction, StepDecorator, WorkflowDecorator
+    from holdfast.core.start_policies import Batch
+    from holdfast.decorators import BatchDecorator, NoTransaction, StepDecorator, WorkflowDecorator
     from holdfast.graph.definition import Graph
     from holdfast.kernel.model import Models
+    from holdfast.payloads import Codec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +51,7 @@ _DEFINING = ("holdfast.app", "holdfast.definitions", "holdfast.graph.", "holdfas
 """Modules whose frames are between a user's module and the code that inspects it."""
 
 
-class Definitions:
+class Definitions(Declarations):
     """The definitions of an app, and the decorators that register them. ``Holdfast`` is the subclass that runs them."""
 
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
@@ -79,7 +84,33 @@ class Definitions:
         replay: Literal["lenient", "strict"] = ...,
         pinned: bool = ...,
         retention: Retention | None = ...,
+        limits: Iterable[Limit] = ...,
+        hold: Literal["working", "until_end"] = ...,
+        mcp: bool = ...,
+        codec: Codec | Iterable[Codec] | None = ...,
     ) -> WorkflowDecorator: ...
+
+    @overload
+    def workflow(
+        self,
+        /,
+        *,
+        batch: Batch,
+        name: str | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        persist: Literal["step", "task"] = ...,
+        cancel: Literal["raise", "event"] = ...,
+        trap_links: bool = ...,
+        events: Mapping[str, Any] | None = ...,
+        replay: Literal["lenient", "strict"] = ...,
+        pinned: bool = ...,
+        retention: Retention | None = ...,
+        limits: Iterable[Limit] = ...,
+        hold: Literal["working", "until_end"] = ...,
+        mcp: bool = ...,
+        codec: Codec | Iterable[Codec] | None = ...,
+    ) -> BatchDecorator: ...
 
     def workflow(
         self,
@@ -96,6 +127,11 @@ class Definitions:
         replay: Literal["lenient", "strict"] = "lenient",
         pinned: bool = False,
         retention: Retention | None = None,
+        limits: Iterable[Limit] = (),
+        hold: Literal["working", "until_end"] = "working",
+        mcp: bool = False,
+        batch: Batch | None = None,
+        codec: Codec | Iterable[Codec] | None = None,
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
@@ -107,8 +143,15 @@ class Definitions:
         error. ``replay="strict"`` parks a run that is about to call a step without a record while a recorded result
         belongs to a step that is no longer registered; ``"lenient"`` writes a warning. ``pinned``: a run finishes on
         the release that started it (``WorkerConfig(version=)``). ``retention``: how long finished runs are kept,
-        instead of the app's ``retention``.
+        instead of the app's ``retention``. ``limits``: limits of the runs (``app.limit``). A run counts while a worker
+        executes it or a step of it; with ``hold="until_end"`` from its first turn to its end. ``mcp``: offer the
+        workflow as a tool of the MCP server (``holdfast mcp``), with its docstring as the description. ``batch``:
+        starts are collected, and one run receives the list of their params. ``codec``: codecs of the values of its
+        runs, instead of the app's ``codec``.
         """
+        check_flag("mcp", mcp)
+        if hold not in ("working", "until_end"):
+            raise InvalidOptionError(f"hold must be 'working' or 'until_end', not {hold!r}")
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
         if cancel not in ("raise", "event"):
@@ -119,7 +162,8 @@ class Definitions:
         options = WorkflowOptions(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
             None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits), replay,
-            check_flag("pinned", pinned), check_retention(retention),
+            check_flag("pinned", pinned), check_retention(retention), check_limits("a workflow", limits), hold,
+            None if batch is None else _checked_batch(batch),
         )  # fmt: skip
         local_names = _caller_names()
 
@@ -134,7 +178,15 @@ class Definitions:
                 local_names=local_names,
                 step_names=self._step_names,
             )
+            definition.has_secret = _secret_test(function, local_names)
             self.registry.add(definition)
+            if mcp:
+                self.registry.mcp_tools[chosen] = inspect.getdoc(function) or ""
+            self.registry.secrets[f"workflow {chosen}"] = definition.has_secret
+            if codec is not None:
+                from holdfast.payloads.codecs import check_codec
+
+                self.registry.codecs[chosen] = check_codec(codec)
             return Workflow(chosen, function)
 
         return register if fn is None else register(fn)
@@ -170,6 +222,7 @@ class Definitions:
         timeout: Duration | None = ...,
         raises: tuple[type[BaseException], ...] | None = ...,
         renamed_from: str | tuple[str, ...] = ...,
+        limits: Iterable[Limit] = ...,
     ) -> StepDecorator: ...
 
     def step(
@@ -182,11 +235,13 @@ class Definitions:
         timeout: Duration | None = None,
         raises: tuple[type[BaseException], ...] | None = None,
         renamed_from: str | tuple[str, ...] = (),
+        limits: Iterable[Limit] = (),
     ) -> Any:
         """Register a step: a function whose result is recorded.
 
         Async functions run on the worker's event loop, plain functions in threads. ``renamed_from``: one or several
-        earlier names of the step; open runs use the results that they have recorded under those names.
+        earlier names of the step; open runs use the results that they have recorded under those names. ``limits``:
+        limits of the attempts in progress, over all runs and workers (``app.limit``).
         """
         if retry is not None:
             check_retry(retry)
@@ -197,13 +252,16 @@ class Definitions:
         old_names = (renamed_from,) if isinstance(renamed_from, str) else tuple(renamed_from)
         for old in old_names:
             check_step_name(old, self.limits)
-        local_names = _caller_names()
+        local_names, checked_limits = _caller_names(), check_limits("a step", limits)
 
         def register(function: Callable[..., Any]) -> Step[Any, Any]:
             chosen = check_step_name(_name_of(function) if name is None else name, self.limits)
             check_function(f"step {chosen!r}", function)
             spec = inspect_step(function, local_names).with_options(retry, timeout, raises)
+            if checked_limits:
+                spec = replace(spec, limits=checked_limits)
             self.registry.add_step(chosen, spec.check_types)
+            self.registry.secrets[f"step {chosen}"] = _secret_test(function, local_names)
             self._step_names.register(chosen, old_names)
             return Step(chosen, spec, function)
 
@@ -232,8 +290,8 @@ class Definitions:
         ``params``: the type of its input, if the annotations of the nodes do not define it. ``pinned`` and
         ``retention``: as in ``@app.workflow``.
         """
-        from holdfast.graph.definition import Graph  # noqa: PLC0415  (see above)
-        from holdfast.graph.model import define as define_graph  # noqa: PLC0415
+        from holdfast.graph.definition import Graph
+        from holdfast.graph.model import define as define_graph
 
         check_workflow_name(name, self.limits)
         check_count("version", version)
@@ -269,86 +327,16 @@ class Definitions:
 
         ``params``: the type of its input. ``pinned`` and ``retention``: as in ``@app.workflow``.
         """
-        from holdfast.chain.chain import define as define_chain  # noqa: PLC0415  (see above)
+        from holdfast.chain.chain import define as define_chain
 
         chain, definition = define_chain(name, version, params, limits=self.limits, now=self.runtime.time.now)
         definition.pinned, definition.retention = check_flag("pinned", pinned), check_retention(retention)
         self.registry.add(definition)
         return chain
 
-    @overload
-    def outbox(
-        self, handler: D, /, *, max_attempts: int = ..., concurrency: int = ..., timeout: Duration = ...
-    ) -> D: ...
-
-    @overload
-    def outbox(
-        self, /, *, max_attempts: int = ..., concurrency: int = ..., timeout: Duration = ...
-    ) -> Callable[[D], D]: ...
-
-    def outbox(
-        self,
-        handler: Any = None,
-        /,
-        *,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        timeout: Duration = DEFAULT_TIMEOUT,
-    ) -> Any:
-        """Register the function that delivers the outbound events of chains; it receives an ``OutboundEvent``.
-
-        The function is async or plain. Each event is delivered at least once, the events of a run in order. A delivery
-        fails if the function raises; it is attempted up to ``max_attempts`` times. ``concurrency``: maximum number of
-        deliveries at a time. ``timeout``: maximum time of one delivery; events of a worker that died are taken over
-        after one and a half times the timeout. Register the function before the app is opened.
-        """
-
-        def register(function: Any) -> Any:
-            chosen = outbox_handler(function, max_attempts, concurrency, timeout)
-            if self.registry.outbox is not None:
-                raise DefinitionError("this app has an outbox handler already; let one function call the other")
-            self.registry.outbox = chosen
-            return function
-
-        return register if handler is None else register(handler)
-
-    @overload
-    def remote(
-        self, name: str, *, params: type[T], result: type[R], events: Mapping[str, Any] | None = ...
-    ) -> Workflow[T, R]: ...
-
-    @overload
-    def remote(
-        self, name: str, *, params: type[T], result: Any = ..., events: Mapping[str, Any] | None = ...
-    ) -> Workflow[T, Any]: ...
-
-    @overload
-    def remote(
-        self, name: str, *, params: Any = ..., result: type[R], events: Mapping[str, Any] | None = ...
-    ) -> Workflow[Any, R]: ...
-
-    @overload
-    def remote(
-        self, name: str, *, params: Any = ..., result: Any = ..., events: Mapping[str, Any] | None = ...
-    ) -> Workflow[Any, Any]: ...
-
-    def remote(
-        self, name: str, *, params: Any = Any, result: Any = Any, events: Mapping[str, Any] | None = None
-    ) -> Workflow[Any, Any]:
-        """Declare a workflow that other processes implement, so that this process can start it.
-
-        ``events``: as in ``@app.workflow``. Without it, events are sent unchecked, and an event that does not fit fails
-        the wait that receives it.
-        """
-        check_workflow_name(name, self.limits)
-        decoders = codec.decoder(params, exact=True), codec.decoder(result)
-        declared = declared_events(events, self.limits)
-        self.registry.add(Definition(name, WORKFLOW, None, *decoders, params_type=params, events=declared))
-        return Workflow(name, _not_here)
-
 
 def _load_models() -> Models:
-    from holdfast.models import load_models  # noqa: PLC0415  (see above)
+    from holdfast.models import load_models
 
     return load_models()
 
@@ -357,8 +345,10 @@ def _name_of(function: Any) -> Any:
     return getattr(function, "__name__", "")
 
 
-async def _not_here(*_args: Any) -> Any:
-    raise AppClosedError("this workflow is implemented by another process")
+def _checked_batch(batch: Batch) -> Batch | None:
+    from holdfast.core.start_policies import check_batch
+
+    return check_batch(batch)
 
 
 def _caller_names() -> Mapping[str, Any]:
@@ -375,3 +365,14 @@ def caller() -> FrameType | None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_DEFINING):
         frame = frame.f_back
     return frame
+
+
+def _secret_test(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Callable[[], bool]:
+    """A test whether an annotation of a function contains a secret; done once, when the app is opened."""
+
+    @cache
+    def test() -> bool:
+        hints = type_hints(function, local_names).values()
+        return any("Secret" in repr(hint) if isinstance(hint, Unresolved) else has_secret(hint) for hint in hints)
+
+    return test

@@ -23,11 +23,17 @@
     ├── StateError                          the state of the run or the app does not allow the call
     │   ├── WorkflowNotFoundError           WORKFLOW_NOT_FOUND
     │   ├── InstanceNotFoundError           INSTANCE_NOT_FOUND
+    │   ├── LimitNotFoundError              LIMIT_NOT_FOUND
+    │   ├── LimitReachedError               LIMIT_REACHED
     │   ├── InstanceExistsError             INSTANCE_ID_ALREADY_EXISTS
     │   ├── InstanceTerminalError           INSTANCE_TERMINAL
+    │   ├── ScheduleNotFoundError           SCHEDULE_NOT_FOUND
+    │   ├── ScheduleExistsError             SCHEDULE_EXISTS
     │   ├── AppClosedError                  APP_CLOSED
+    │   ├── StreamFullError                 STREAM_FULL
     │   └── LeaseLostError                  LEASE_LOST
     ├── DamagedRunError                     RUN_DAMAGED: the stored data of a run cannot be read
+    │   └── PayloadError                    PAYLOAD_UNREADABLE: no key for a stored value, or the value is damaged
     ├── RunError                            raised by ``Handle.result()``
     │   ├── RunFailedError                  RUN_FAILED
     │   ├── RunTerminatedError              RUN_TERMINATED
@@ -196,6 +202,16 @@ class InstanceNotFoundError(StateError):
     code = "INSTANCE_NOT_FOUND"
 
 
+class LimitNotFoundError(StateError):
+    code = "LIMIT_NOT_FOUND"
+
+
+class LimitReachedError(StateError):
+    """A start with ``on_limit="reject"`` found a limit without room."""
+
+    code = "LIMIT_REACHED"
+
+
 class InstanceExistsError(StateError):
     code = "INSTANCE_ID_ALREADY_EXISTS"
 
@@ -204,8 +220,22 @@ class InstanceTerminalError(StateError):
     code = "INSTANCE_TERMINAL"
 
 
+class ScheduleNotFoundError(StateError, LookupError):
+    code = "SCHEDULE_NOT_FOUND"
+
+
+class ScheduleExistsError(StateError):
+    code = "SCHEDULE_EXISTS"
+
+
 class AppClosedError(StateError):
     code = "APP_CLOSED"
+
+
+class StreamFullError(StateError):
+    """A stream has as many items or bytes as ``Limits`` allows."""
+
+    code = "STREAM_FULL"
 
 
 class LeaseLostError(StateError):
@@ -412,6 +442,15 @@ class DamagedRunError(HoldfastError):
     """Stored data of one run cannot be read. A worker that claims the run parks it; other runs are not affected."""
 
     code = "RUN_DAMAGED"
+
+
+class PayloadError(DamagedRunError):
+    """A stored value cannot be decoded: its key or codec is missing in this process, or the value is damaged.
+
+    A worker parks the run; after the key was added, ``resume`` continues it. Other runs are not affected.
+    """
+
+    code = "PAYLOAD_UNREADABLE"
 
 
 class StoreError(HoldfastError):

@@ -12,11 +12,23 @@ _PACKAGES = {
     "postgres": ("asyncpg",),
     "server": ("fastapi", "starlette", "uvicorn", "httptools", "uvloop"),
     "otel": ("opentelemetry",),
+    "pydantic-ai": ("pydantic_ai",),
+    "langgraph": ("langgraph", "langchain_core"),
+    "openai-agents": ("agents", "openai"),
+    "mcp": ("mcp",),
+    "django": ("django",),
+    "payloads": ("zstandard", "cryptography"),
+    "s3": ("obstore",),
 }
 
 
 @contextmanager
-def extra(name: Literal["postgres", "server", "otel"], feature: str) -> Iterator[None]:
+def extra(
+    name: Literal[
+        "postgres", "server", "otel", "pydantic-ai", "langgraph", "openai-agents", "mcp", "django", "payloads", "s3"
+    ],
+    feature: str,
+) -> Iterator[None]:
     """Import modules of an extra. ``feature``: what needs them, for the error message."""
     try:
         yield

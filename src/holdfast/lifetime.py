@@ -41,6 +41,7 @@ class AppLifetime:
         await store.open()
         self.opened = OpenApp(app, store, LoopTimers(store.clock), LocalSpawn())
         if with_worker:
+            await self.opened.reconcile()
             self.opened.start_worker(app.worker_config)
 
     async def leave(self) -> None:

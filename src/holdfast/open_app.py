@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.client import Client, Handle
+from holdfast.client.reconciliation import Reconciliation
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
 from holdfast.graph.progress import Advancement, Finished, Killed, Started
@@ -18,7 +19,10 @@ from holdfast.ports import Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import DeclareQueues, Store
+
+if TYPE_CHECKING:
+    from holdfast.payloads.config import PayloadConfig
 
 
 class App(Protocol):
@@ -32,6 +36,7 @@ class App(Protocol):
     worker_config: WorkerConfig
     program: str
     telemetry: list[Telemetry]
+    payloads: PayloadConfig | None
 
 
 class OpenApp:
@@ -41,7 +46,7 @@ class OpenApp:
         self, app: App, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None,
         client: type[Client] = Client,
     ) -> None:  # fmt: skip
-        self.store = store
+        self.store = store = payload_store(app, store)
         self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
@@ -49,7 +54,7 @@ class OpenApp:
         self.telemetry = telemetry_of(app.telemetry)
         self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock, self.telemetry)
         now_ms = milliseconds(store.clock)
-        engine = StepEngine(StepLogger(app.limits, app.runtime.time.now), now_ms, app.limits.heartbeat)
+        engine = StepEngine(StepLogger(app.limits, app.runtime.time.now), now_ms, app.limits.heartbeat, app.limits)
         self.ports = Ports(now_ms, timers, spawn, requests, store.begin, engine, telemetry=self.telemetry)
         self.worker: Worker | None = None
         self.manual_worker: Worker | None = None
@@ -58,6 +63,17 @@ class OpenApp:
     def new_worker(self, config: WorkerConfig) -> Worker:
         random = self._app.runtime.random
         return Worker(self.store, self._app.registry, self.hub, self.ports, random, config, self._app.program)
+
+    async def reconcile(self) -> None:
+        """Store the queues and schedules that the code declares."""
+        await self._declare_queues()
+        declared = [*self._app.registry.schedules.values()]
+        await Reconciliation(self.store, self._app.registry, milliseconds(self.store.clock)).run(declared)
+
+    async def _declare_queues(self) -> None:
+        declared = {queue.name: queue.paused for queue in self._app.registry.queues.values()}
+        if declared:
+            await self.store.queues(DeclareQueues(declared))
 
     def start_worker(self, config: WorkerConfig) -> None:
         self.worker = self.new_worker(config)
@@ -96,3 +112,19 @@ class OpenApp:
         self.hub.close()
         if self.telemetry is not None:
             self.telemetry.close()
+
+
+def payload_store(app: App, store: Store) -> Store:
+    """The store that the engine uses for a database: with codecs and blobs if the app or a workflow has some.
+
+    Raises ``DefinitionError`` if a definition has a secret and no key to encrypt it.
+    """
+    secrets = [what for what, has_secret in app.registry.secrets.items() if has_secret()]
+    if app.payloads is None and not app.registry.codecs and not secrets:
+        return store
+    from holdfast.payloads.config import PayloadConfig  # noqa: PLC0415  (only apps that use it load it)
+
+    config = app.payloads or PayloadConfig()
+    for what in secrets:
+        config.check_secret(what, app.registry.codecs.get(what.partition(" ")[2]))
+    return config.wrap(store, app.registry.codecs, app.limits)

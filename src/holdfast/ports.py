@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from random import SystemRandom
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core import eager_tasks
 from holdfast.core.model import to_ms
+
+T = TypeVar("T")
 
 _system = SystemRandom()
 
@@ -276,3 +278,8 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     return thread
+
+
+async def in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that blocks, such as one that syncs a file, in a thread of the event loop."""
+    return await asyncio.to_thread(function, *args)

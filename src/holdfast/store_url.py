@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_SCHEMA = "holdfast"
 _POSTGRES = ("postgresql://", "postgres://")
+_DRIVER = "?driver="
+_SQLITE_DRIVERS = ("apsw", "sqlite3")
+"""``sqlite3`` is for programs that open the same file with Python's own module: one process must not use two copies of
+SQLite on one file."""
 
 
 async def migrate(url: str, *, schema: str | None = None) -> Migrated:
@@ -42,22 +46,22 @@ def make_store(url: str, schema: str | None, runtime: Runtime) -> Store:
     """The store for a URL. The database driver is imported here, so that only the one in use is loaded."""
     if url.startswith(_POSTGRES):
         with extra("postgres", "A postgresql:// database"):
-            from holdfast.store.postgres import PostgresStore  # noqa: PLC0415  (see above)
+            from holdfast.store.postgres import PostgresStore
         return PostgresStore(url, schema=schema or DEFAULT_SCHEMA, random=runtime.random)
-    from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415  (see above)
+    from holdfast.store.sqlite import Driver, SqliteStore
 
-    return SqliteStore(_sqlite_path(url), clock=runtime.time)
+    return SqliteStore(sqlite_path(url), clock=runtime.time, driver=Driver(_sqlite_driver(url)))
 
 
 def make_transfer(url: str, schema: str | None, runtime: Runtime) -> TransferDatabase:
     """The database of a URL as the source or the target of a transfer."""
     if url.startswith(_POSTGRES):
         with extra("postgres", "A postgresql:// database"):
-            from holdfast.store.postgres.transfer import PostgresTransfer  # noqa: PLC0415  (see above)
+            from holdfast.store.postgres.transfer import PostgresTransfer
         return PostgresTransfer(url, schema or DEFAULT_SCHEMA)
-    from holdfast.store.sqlite.transfer import SqliteTransfer  # noqa: PLC0415  (see above)
+    from holdfast.store.sqlite.transfer import SqliteTransfer
 
-    path = _sqlite_path(url)
+    path = sqlite_path(url)
     if path is None:
         raise InvalidUrlError("a database in memory cannot be transferred; name a file")
     return SqliteTransfer(path, milliseconds(runtime.time))
@@ -68,11 +72,11 @@ def make_doctor(url: str, schema: str | None, runtime: Runtime) -> Doctor:
     now = milliseconds(runtime.time)
     if url.startswith(_POSTGRES):
         with extra("postgres", "A postgresql:// database"):
-            from holdfast.store.postgres.doctor import PostgresDoctor  # noqa: PLC0415  (see above)
+            from holdfast.store.postgres.doctor import PostgresDoctor
         return PostgresDoctor(url, schema or DEFAULT_SCHEMA, now, runtime.time)
-    from holdfast.store.sqlite.doctor import SqliteDoctor  # noqa: PLC0415  (see above)
+    from holdfast.store.sqlite.doctor import SqliteDoctor
 
-    path = _sqlite_path(url)
+    path = sqlite_path(url)
     if path is None:
         raise InvalidUrlError("a database in memory cannot be checked; name a file")
     return SqliteDoctor(path, now)
@@ -84,6 +88,8 @@ def check_url(url: str, schema: str | None = None) -> None:
             f"{shown_url(url)!r} is not a database URL; use sqlite:///relative.db, sqlite:////absolute/path.db, "
             "sqlite:// (in memory) or postgresql://user@host/database"
         )
+    if url.startswith("sqlite:") and _sqlite_driver(url) not in _SQLITE_DRIVERS:
+        raise InvalidUrlError(f"{shown_url(url)!r}: driver= is one of {', '.join(_SQLITE_DRIVERS)}")
     if schema is not None and not (url.startswith(_POSTGRES) and isinstance(schema, str) and schema):
         raise InvalidOptionError(f"schema={schema!r}: give a name, and only with a PostgreSQL URL")
 
@@ -95,6 +101,12 @@ def shown_url(url: Any) -> str:
     return f"{scheme}{separator}…@{rest.rpartition('@')[2]}" if "@" in rest else text
 
 
-def _sqlite_path(url: str) -> str | None:
-    path = url.removeprefix("sqlite://").removeprefix("/")
+def sqlite_path(url: str) -> str | None:
+    """The path in a SQLite URL; None for a database in memory."""
+    path = url.removeprefix("sqlite://").removeprefix("/").partition(_DRIVER)[0]
     return None if path in ("", ":memory:") else path
+
+
+def _sqlite_driver(url: str) -> str:
+    _, given, driver = url.partition(_DRIVER)
+    return driver if given else _SQLITE_DRIVERS[0]

@@ -45,7 +45,7 @@ class Size:
     """The longest pause before an event is sent, in seconds."""
 
 
-SHORT = Size(copies=18, faults=18, seconds=12)
+SHORT = Size(copies=10, faults=10, seconds=7)
 LONG = Size(copies=200, faults=240, seconds=240, completion_timeout=120)
 
 

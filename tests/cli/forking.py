@@ -161,6 +161,9 @@ def _serve_forks(path: str) -> None:
 def _warm_up() -> None:
     for name in _MODULES:
         importlib.import_module(name)
+    # The tree of commands is built once, and not by each command.
+    typer = importlib.import_module("typer.main")
+    typer.get_command = cache(typer.get_command)  # type: ignore[attr-defined]
     sys.argv = [str(HOLDFAST), *_WARM_UP]
     with (
         Path(os.devnull).open("w") as nothing,

@@ -37,6 +37,12 @@ def _can_be_forked(arguments: tuple[str, ...], env: dict[str, str]) -> bool:
         "move",
         "doctor",
         "versions",
+        "audit",
+        "limits",
+        "queues",
+        "schedules",
+        "stats",
+        "workers",
     )
     return imports_no_app and all(name.startswith("HOLDFAST_") for name in env)
 

@@ -150,6 +150,50 @@ class _Usage:
     free = 1024
 
 
+async def test_a_long_log_and_free_pages_of_a_sqlite_file_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_LONG_WAL", "_MANY_FREE_PAGES"):
+        monkeypatch.setattr(sqlite_doctor, name, 1)
+    app = Holdfast(f"sqlite:///{tmp_path}/shop.db")
+    async with app.connect():
+        file = apsw.Connection(str(tmp_path / "shop.db"))
+        file.execute("CREATE TABLE mine AS SELECT zeroblob(2000000) AS data; DROP TABLE mine")
+        file.close()
+        found = await checks(app)
+
+    assert found["wal"].severity is found["bloat"].severity is Severity.WARNING
+    assert (found["bloat"].fix or "").startswith("holdfast prune")
+
+
+async def test_a_damaged_sqlite_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    app = Holdfast(f"sqlite:///{path}")
+    app.workflow(free)
+    async with app.connect():
+        await app.start("free", id="f")
+    content = bytearray(path.read_bytes())
+    tables = range(3 * 4096, len(content), 4096)
+    for page in tables:
+        content[page : page + 8] = b"\xff" * 8
+    path.write_bytes(content)
+
+    found = await checks(app)
+
+    assert {one.severity for one in found.values()} == {Severity.ERROR}
+
+
+async def test_a_file_of_another_release_is_an_error(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/shop.db")
+    async with app.connect():
+        pass
+    file = apsw.Connection(str(tmp_path / "shop.db"))
+    file.execute("UPDATE holdfast_meta SET value = 99 WHERE key = 'schema_version'")
+    file.close()
+
+    assert (await checks(app))["schema"].severity is Severity.ERROR
+
+
 def test_the_command_exits_with_1_only_for_errors(tmp_path: Path) -> None:
     holdfast("migrate", "sqlite:///shop.db", cwd=tmp_path)
 

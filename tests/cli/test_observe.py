@@ -39,6 +39,36 @@ def test_an_instance_is_addressed_in_the_form_that_lists_print(live: LiveServer)
     live.ok("logs", address)
 
 
+def test_events_are_sent_to_all_instances_of_a_filter(live: LiveServer) -> None:
+    for name in ("e-1", "e-2"):
+        live.create("fulfil", name, f'{{"id": "{name}", "total": 1}}')
+        live.until("fulfil", name, "approval")
+
+    counted = live.ok("send-event", "--id-prefix", "e-", "-t", "approval", "--payload", '{"by": "ann"}', "--dry-run")
+    sent = live.ok("send-event", "--id-prefix", "e-", "-t", "approval", "--payload", '{"by": "ann"}')
+
+    assert counted.startswith("sendEvent would be applied to 2 instances.")
+    assert sent == "sendEvent: 2 done, 0 failed, 0 skipped of 2 instances.\n"
+    for name in ("e-1", "e-2"):
+        live.until("fulfil", name, "complete")
+
+
+def test_audit_records_of_one_instance_and_of_all_are_listed(live: LiveServer) -> None:
+    live.create("fulfil", "au-1", '{"id": "au-1", "total": 1}')
+    live.ok("terminate", "fulfil/au-1")
+    live.ok("restart", "fulfil/au-1")
+    live.ok("move", "--id-prefix", "au-", "--to", "v9")
+
+    own = live.run("audit", "fulfil/au-1").stdout.splitlines()
+    every = live.run("audit", "--limit", "2").stdout.splitlines()
+
+    assert [line.split()[1:5] for line in own[1:]] == [
+        [action, "-", "fulfil/au-1", "done"] for action in ("move", "restart", "terminate")
+    ]
+    assert every[0].split() == ["AT_UTC", "ACTION", "ACTOR", "TARGET", "OUTCOME", "REASON"]
+    assert len(every) == 3
+
+
 def test_several_instances_of_several_workflows_are_addressed_at_once(live: LiveServer) -> None:
     live.create("fulfil", "m-1", '{"id": "m-1", "total": 1}')
     live.create("stubborn", "m-2")
@@ -111,7 +141,7 @@ def test_workers_queues_stats_and_top_show_the_system(live: LiveServer) -> None:
     assert live.run("workers", "--wide").stdout.splitlines()[0].split()[-1] == "SEEN_UTC"
 
     queues = {row[0]: row for row in (line.split() for line in live.run("queues").stdout.splitlines())}
-    assert queues["QUEUE"] == ["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST"]
+    assert queues["QUEUE"] == ["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST", "STATE"]
     assert queues["idle"][1:4] == ["1", "0", "0"]
     assert queues["default"][3] == "1"
 
@@ -179,3 +209,23 @@ def test_worker_processes_serve_metrics_and_log_json(tmp_path: Path) -> None:
     assert (charged["workflow"], charged["instance_id"], charged["step_key"], charged["attempt"]) == (
         "order", "o-1", "charge", 1,
     )  # fmt: skip
+
+
+def test_a_queue_is_paused_moved_and_resumed_and_a_limit_is_changed(live: LiveServer) -> None:
+    assert _said(live, "queues", "pause", "idle", "--reason", "the bank is down") == "idle: paused"
+    rows = {row[0]: row for row in (line.split() for line in _said(live, "queues").splitlines())}
+    assert rows["idle"][-1] == "paused"
+    assert _said(live, "queues", "move", "nothing", "--to", "idle") == "nothing: 0 runs moved to idle"
+    assert _said(live, "queues", "resume", "idle") == "idle: resumed"
+
+    assert _said(live, "limits", "list") == "There are no limits."
+    unknown = live.run("limits", "set", "none", "--concurrency", "1")
+    assert (unknown.returncode, "LIMIT_NOT_FOUND" in unknown.stderr) == (1, True)
+    wrong = live.run("limits", "set", "none", "--rate", "fast")
+    assert (wrong.returncode, "N/DURATION" in wrong.stderr) == (2, True)
+
+
+def _said(live: LiveServer, *arguments: str) -> str:
+    done = live.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from postgres_server import new_database
 
 from .live import LiveServer
 from .running import holdfast
@@ -27,6 +28,8 @@ app = Holdfast(f"sqlite:///{HERE / 'shop.db'}", worker=WorkerConfig(poll="100 ms
 def charge(order: str) -> str:
     if order == "p-1":
         raise NonRetryableError("the bank is closed")
+    if order == "p-2":
+        raise NonRetryableError("the card was stolen", name="CardStolen")
     return f"payment for {order}"
 
 
@@ -56,6 +59,7 @@ def create_problems(live: LiveServer) -> None:
         ("fulfil", "o-1", '"o-1"', "approval"),
         ("fulfil", "o-2", '"o-2"', "approval"),
         ("pay", "p-1", '"p-1"', "errored"),
+        ("pay", "p-2", '"p-2"', "errored"),
         ("prices", "monday", "null", "go"),
     ):
         live.create(workflow, instance, params)
@@ -76,12 +80,15 @@ def commands() -> list[str]:
 def test_every_command_of_the_page_succeeds(tmp_path: Path) -> None:
     live = LiveServer(tmp_path, APP)
     failed = []
+    target = new_database()
     try:
         create_problems(live)
         env = {"HOLDFAST_BASE_URL": live.base, "HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path / 'shop.db'}"}
         for command in commands():
-            words = [word.replace("$HOLDFAST_BASE_URL", live.base) for word in shlex.split(command)]
-            done = run(words, tmp_path, env)
+            words = [word.replace("postgresql://app@db1/shop", target) for word in shlex.split(command)]
+            if words[1] == "move":
+                live.stop()
+            done = holdfast(*words[1:], cwd=tmp_path, **env)
             if done.returncode != expected(words):
                 failed.append(f"{command}: {done.returncode} {done.stdout} {done.stderr}")
     finally:
@@ -89,15 +96,9 @@ def test_every_command_of_the_page_succeeds(tmp_path: Path) -> None:
     assert failed == []
 
 
-def run(words: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    if words[0] == "holdfast":
-        return holdfast(*words[1:], cwd=folder, **env)
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-
-
 def expected(words: list[str]) -> int:
-    """The exit code: `check` and `replay` find the run whose code was changed, or that failed."""
-    return 1 if words[1] == "check" else 0
+    """The exit code: the check finds the run whose code was changed, and a fork differs from its origin."""
+    return 1 if words[1] == "check" or words[1:3] == ["instances", "diff"] else 0
 
 
 def test_the_page_covers_every_common_failure() -> None:
@@ -105,4 +106,6 @@ def test_the_page_covers_every_common_failure() -> None:
 
     for title in ("A run failed", "A deploy broke runs", "The queue grows", "A worker died", "The disk is full"):
         assert f"## {title}\n" in text
-    assert len(commands()) > 15
+    assert len(commands()) > 30
+    assert all(command.startswith("holdfast ") for command in commands())
+    assert not re.search(r"^ *```(sh|bash)$", text, re.MULTILINE), "a command that no test runs"

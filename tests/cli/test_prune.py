@@ -6,6 +6,7 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -104,8 +105,8 @@ async def _prune_and_measure(app: Holdfast, file: Path) -> list[float]:
 
     original = opening.writer
 
-    def traced(path: str, guard: opening.Guard) -> apsw.Connection:
-        connection = original(path, guard)
+    def traced(*arguments: Any) -> apsw.Connection:
+        connection = original(*arguments)
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace(event["sql"]))
         return connection
 

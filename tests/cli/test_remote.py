@@ -7,11 +7,14 @@ import json
 import os
 import pty
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
+
+from holdfast.cli.remote import Connection, Remote
 
 from .running import HOLDFAST, clean_environment, holdfast, plain
 from .scripted import WORKFLOWS, Response, ScriptedServer
@@ -83,6 +86,19 @@ def test_fields_of_unexpected_types_do_not_crash_a_command(server: ScriptedServe
 
     assert run(server, "instances", "get", *ACTION, "--full").returncode == 0
     assert run(server, "instances", "list", "-w", "greet").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "mode"),
+    [
+        ("http://shop.example/api", ssl.CERT_NONE),
+        ("https://shop.example/api", ssl.CERT_REQUIRED),
+        ("HTTPS://shop.example/api", ssl.CERT_REQUIRED),
+    ],
+)
+def test_certificates_are_checked_unless_the_address_is_plain_http(url: str, mode: ssl.VerifyMode) -> None:
+    with Remote(Connection(url, (), timeout=1, retries=0, retry_delay=1)) as remote:
+        assert remote._client._transport._pool._ssl_context.verify_mode == mode  # type: ignore[attr-defined]
 
 
 def test_a_missing_server_is_reported_after_the_retries() -> None:

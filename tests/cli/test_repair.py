@@ -72,9 +72,24 @@ def test_every_action_takes_a_filter_and_shows_its_result(action: str) -> None:
     assert [path for _, path, _ in sent[1:]] == [f"{BASE}/_bulk/j"] * 2
 
 
+def test_a_fork_takes_a_filter() -> None:
+    ended = {"status": "complete", "total": 1, "done": 1, "failed": 0, "skipped": 0, "errors": []}
+
+    done, sent = _run(
+        "fork", "--error", "KeyError", "--before", "pay", "--suffix", "-x", "--outputs", '{"a": 1}',
+        responses=[{"id": "j"}, ended],
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (0, "fork: 1 done, 0 failed, 0 skipped of 1 instances.\n"), done.stderr
+    assert sent[0][2]["arguments"] == {"before": "pay", "suffix": "-x", "outputs": {"a": 1}}
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ["fork", "fulfil/o-1", "fulfil/o-2", "--before", "s"],
+        ["fork", "fulfil/o-1", "--before", "s", "--suffix", "-x"],
+        ["fork", "--status", "errored", "--before", "s", "--new-id", "x"],
         ["retry"],
         ["retry", "fulfil/o-1", "--status", "errored"],
         ["retry", "-i", "o-1"],

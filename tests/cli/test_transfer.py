@@ -10,16 +10,19 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from driving import until, until_status
 from holdfast import (
     ChainTask,
     Completed,
     Context,
+    Handle,
     Holdfast,
     Outbound,
     Outcome,
@@ -119,6 +122,9 @@ async def fill(address: Address) -> None:
         await (await app.get("order", "paused")).pause()
         await (await app.get("order", "waiting")).send_event("other", {"kept": True})
         await app.start("nap", id="nap")
+        await app.schedules.create("yearly", "tick", cron="0 0 1 1 *", overlap="queue_all", note=STRANGE)
+        await (await app.schedules.trigger("yearly")).result("10 seconds")
+        await app.schedules.pause("yearly", STRANGE)
 
 
 async def finish(address: Address) -> None:
@@ -154,8 +160,23 @@ async def finish(address: Address) -> None:
             await asyncio.sleep(0.01)
         assert delivered == [7]
         assert [record.action for record in (await app.audit()).items].count("pause") == 1
+        await _continue_schedule(app)
         await (await app.start("nap", id="new")).pause()
         assert [record.action for record in (await app.audit()).items].count("pause") == 2
+
+
+async def _continue_schedule(app: Holdfast) -> None:
+    """Check a moved schedule with its ticks, and that its next tick has the next number."""
+    moved = await app.schedules.get("yearly")
+    assert (moved.paused, moved.note, moved.overlap) == (True, STRANGE, "queue_all")
+    assert [(run.cause, run.outcome) for run in moved.last_runs] == [("trigger", "complete")]
+    await app.schedules.resume("yearly")
+    first = datetime(2024, 1, 1, tzinfo=UTC)
+    assert await app.schedules.backfill("yearly", first, first) == 1
+    while (backfilled := (await app.schedules.get("yearly")).last_runs[0]).outcome != "complete":
+        await asyncio.sleep(0.01)
+    assert (backfilled.scheduled_for, backfilled.cause) == (first, "backfill")
+    assert len((await app.schedules.get("yearly")).last_runs) == 2
 
 
 @asynccontextmanager
@@ -245,7 +266,15 @@ def killing(write):
         return write(*arguments)
     return wrapped
 
-if command == "export":
+if command == "import":
+    make = transfer.make_transfer
+    def make_dying(*arguments):
+        database = make(*arguments)
+        database.write = killing(database.write)
+        return database
+    transfer.make_transfer = make_dying
+    transfer.import_file(Path(source), Address(target, schema or None), print)
+elif command == "export":
     transfer._write_line = killing(transfer._write_line)
     transfer.export_file(Address(source, None), Path(target), print)
 else:
@@ -295,6 +324,21 @@ async def test_an_export_that_was_killed_is_resumed(tmp_path: Path) -> None:
     await finish(copy)
 
 
+async def test_an_import_that_was_killed_is_resumed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    file = tmp_path / "shop.jsonl"
+    async with places(tmp_path) as (sqlite, postgres):
+        await fill(sqlite)
+        await export_runs(sqlite, file, quiet)
+        for write in (1, 6) if not request.config.getoption("--long") else range(1, 15):
+            _killed(write, "import", file, postgres.schema, postgres.url)
+        with pytest.raises(StoreReadOnlyError, match="a transfer into it is not complete"):
+            await program(postgres).__aenter__()
+
+        await import_runs(file, postgres, quiet)
+
+        await finish(postgres)
+
+
 async def test_an_interrupted_transfer_can_be_given_up(tmp_path: Path) -> None:
     sqlite = Address(f"sqlite:///{tmp_path / 'shop.db'}", None)
     await fill(sqlite)
@@ -309,7 +353,7 @@ async def test_an_interrupted_transfer_can_be_given_up(tmp_path: Path) -> None:
 
 COMPUTED = {
     "run": {"error_name", "made_by"},
-    "task": {"owner", "lease_until", "lease_ms", "claimed_by", "bound", "started_at"},
+    "task": {"owner", "lease_until", "lease_ms", "claimed_by", "bound", "started_at", "permits", "gathered"},
     "fact": {"written_by"},
     "event": {"sent_by", "replied_at"},
     "term": {"head", "text", "number"},
@@ -317,7 +361,18 @@ COMPUTED = {
     "bulk": {"owner", "lease_until"},
 }
 """Columns that are not carried: a store computes them, or they hold only while a worker or a call runs."""
-NOT_CARRIED = {"meta", "worker", "outlet", "receipt", "leftover", "fence", "tally"}
+NOT_CARRIED = {
+    "meta",
+    "worker",
+    "outlet",
+    "receipt",
+    "leftover",
+    "fence",
+    "tally",
+    "limit_use",
+    "permit",
+    "permit_group",
+}
 """Tables that are not carried."""
 
 
@@ -409,3 +464,40 @@ def test_the_commands_report_what_they_did(tmp_path: Path) -> None:
         1,
         "holdfast: sqlite:///b.db cannot be the source: it was moved to sqlite:///c.db\n",
     )
+
+
+async def _waits_for_permit(run: Handle[Any]) -> bool:
+    return "limit 'one'" in (await run.describe()).why
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_run_that_waits_for_a_permit_and_the_values_of_limits_are_moved(tmp_path: Path, kind: str) -> None:
+    def limited(address: Address) -> Holdfast:
+        app = Holdfast(address.url, schema=address.schema, worker=WorkerConfig(lease="1 second"))
+        one = app.limit("one", concurrency=1)
+
+        @app.workflow(limits=[one], hold="until_end")
+        async def hold(ctx: Context) -> str:
+            await ctx.wait_for_event("end", type="end")
+            return "ended"
+
+        return app
+
+    async with places(tmp_path) as (sqlite, postgres):
+        source, target = (sqlite, postgres) if kind == "sqlite" else (postgres, sqlite)
+        app = limited(source)
+        async with app:
+            await app.set_limit("one", concurrency=1, rate=None)
+            first = await app.start("hold", id="first")
+            await until_status(first, "waiting")
+            second = await app.start("hold", id="second")
+            await until(lambda: _waits_for_permit(second))
+        await move_runs(source, target, quiet)
+
+        moved = limited(target)
+        async with moved:
+            for name in ("first", "second"):
+                await (await moved.get("hold", name)).send_event("end")
+            assert await (await moved.get("hold", "first")).result("20 seconds") == "ended"
+            assert await (await moved.get("hold", "second")).result("20 seconds") == "ended"
+            assert [limit.name for limit in await moved.list_limits()] == ["one"]

@@ -191,6 +191,7 @@ async def test_the_stack_of_a_suspended_coroutine_is_shown() -> None:
     task.cancel()
 
 
+@pytest.mark.usefixtures("frozen_heap")
 async def test_ended_coroutines_leave_no_garbage() -> None:
     async def work() -> None: ...
 

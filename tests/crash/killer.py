@@ -34,8 +34,8 @@ class Counter:
         self.calls = 0
         self.transactions = 0
 
-    def arm(self) -> None:
-        for name in CALLS:
+    def arm(self, calls: Sequence[str] = CALLS) -> None:
+        for name in calls:
             setattr(SqliteStore, name, self._counted(getattr(SqliteStore, name)))
         make = opening.writer
 

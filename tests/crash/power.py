@@ -61,6 +61,8 @@ class Journal:
     folder: Path
     failing: frozenset[int] = frozenset()
     """The numbers of the syncs that fail."""
+    failing_file: str | None = None
+    """The next sync of this file fails."""
     syncs: int = 0
     entries: list[Entry] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -73,10 +75,16 @@ class Journal:
         """Let these syncs fail, counted from 1 from now on."""
         self.failing, self.syncs = syncs, 0
 
+    def fail_next(self, file: str) -> None:
+        """Let the next sync of this file fail."""
+        self.failing_file = file
+
     def sync(self, file: str) -> bool:
         """Record a sync; returns False if it fails."""
         self.syncs += 1
-        fails = self.syncs in self.failing
+        fails = self.syncs in self.failing or file == self.failing_file
+        if file == self.failing_file:
+            self.failing_file = None
         self.add(FailedSync(file) if fails else Sync(file))
         return not fails
 

@@ -129,7 +129,7 @@ async def test_a_worker_stopped_at_any_store_call_releases_all_tasks(
     make_workspace: MakeWorkspace, when: str, long: bool
 ) -> None:
     template = await make_workspace(COPIES)
-    points = list(range(1, LAST[when], 3 if long else 37))
+    points = list(range(1, LAST[when], 3 if long else 73))
     while points:
         workspace = await make_workspace(COPIES, of=template)
         async with sending(workspace):

@@ -11,11 +11,52 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 EXPECTED = {
+    "stream_tokens.py": [
+        "1 attempt 1: What",
+        "2 attempt 1: is",
+        "-- reconnected",
+        "3 attempt 1: it?",
+        "4 attempt 2: What",
+        "5 attempt 2: is",
+        "6 attempt 2: it?",
+        "7 attempt 2: Forty",
+        "8 attempt 2: two",
+        "9 attempt 2: .",
+        "output: What is it? Forty two .",
+        "progress: ['thinking', 'done']",
+    ],
     "agent_loop.py": [
         "stopped after 3 model calls",
         "answer from 4 facts",
         "model calls in all: 5, tool calls: 4",
         "log lines written again by the replay: 2",
+    ],
+    "django_shop.py": [
+        "the card was refused; runs: 0",
+        "payment of order 1",
+        "orders: [(1, 1)]",
+    ],
+    "api_quota.py": [
+        "sunny in city 9",
+        "calls at the same time: at most 2",
+        "[('weather api', 5)]",
+    ],
+    "debounced_reindex.py": [
+        "waiting for its start at 2030-01-01 00:00:14 UTC",
+        "indexed 10 products in 1 run",
+    ],
+    "tenants.py": [
+        "complete",
+        "the small tenant was served at positions [1, 3]",
+        "pages in all: 202",
+    ],
+    "encrypted_values.py": [
+        "characters: 201490",
+        "params: {'owner': 'ann', 'token': '[secret]'}",
+        "plain text in the files: False",
+        "blobs: 1",
+        "with both keys: 201490",
+        "with the new key only: the value is encrypted with key 'k1', which this process does not have",
     ],
     "four_ways.py": [
         "outbox: press.started {'graph': 'monday-press'}",
@@ -29,6 +70,23 @@ EXPECTED = {
         "attempts: 3, payments at the bank: 1",
         "declined: 5000 is over the limit",
         "failed: 5000 is over the limit",
+    ],
+    "langgraph_graph.py": [
+        "waiting for an event of type 'resume'",
+        "Dear Ann, see you on Monday",
+        "calls: ['draft', 'send']",
+    ],
+    "nightly_report.py": [
+        "nightly-20300101T020000Z complete: 2029-12-31, 10 in all",
+        "nightly-20300102T020000Z complete: 2030-01-01, 20 in all",
+        "nightly-20300103T020000Z complete: 2030-01-02, 30 in all",
+        "backfilled 2, next 2030-01-04 02:00 UTC",
+    ],
+    "openai_agents_handoff.py": [
+        "waiting for an event of type 'approval'",
+        "Dear Ann, we have refunded 3 coins.",
+        "model requests: 3",
+        "['clerk.model', 'approval 1 for call-1', 'clerk.refund', 'clerk.model#2', 'writer.model']",
     ],
     "order_with_approval.py": [
         "order-a: invoice for payment-a: 125 EUR",

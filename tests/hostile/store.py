@@ -30,7 +30,7 @@ _FAILING = frozenset({Kind.REFUSED, Kind.BUSY, Kind.LATE})
 _EVERY = frozenset(Kind)
 OF_CLIENTS = (
     "create", "send", "control", "outbox", "undelivered", "reply", "relations", "runs", "facts", "events", "logs",
-    "workers", "versions", "begin",
+    "workers", "versions", "begin", "schedules", "change_schedules",
 )  # fmt: skip
 OF_TURNS = {
     "commit": _EVERY,
@@ -50,6 +50,8 @@ OF_LOOPS = {
     "register_worker": _EVERY,
     "heartbeat": _EVERY,
     "fetch_signals": _EVERY,
+    "due_schedules": _FAILING,
+    "change_schedules": _EVERY,
 }
 _OF_LEASES = ("register_worker", "heartbeat")
 _WITH_RECEIPT = ("commit", "advance")

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ async def work(folder: Path, **options: Any) -> list[Any]:
         for run in flows:
             await run.send_event("go", 1)
         others = [await app.start(model, 1) for model in (chain, graph) for _ in range(3)]
+        await app.schedules.create("scheduled", chain, params=1, cron="0 0 1 1 *", paused=True)
+        first = datetime(2025, 1, 1, tzinfo=UTC)
+        await app.schedules.backfill("scheduled", first, first)
+        while [run.outcome for run in (await app.schedules.get("scheduled")).last_runs] != ["complete"]:
+            await asyncio.sleep(0.01)
         return [await run.result() for run in (*flows, *others)]
 
 

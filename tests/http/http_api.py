@@ -58,6 +58,14 @@ class Api:
     async def status(self, workflow: str, id: str) -> str:
         return str((await self.get(f"/{workflow}/instances/{id}"))["details"]["status"])
 
+    async def workers(self) -> Any:
+        """The registered workers, of which there is at least one: a worker registers after the app has opened."""
+
+        async def registered() -> Any:
+            return (await self.get("/_workers"))["workers"]
+
+        return await until(registered)
+
     async def until(self, workflow: str, id: str, *statuses: str) -> Any:
         """Wait until an instance has one of these statuses; return the instance."""
 

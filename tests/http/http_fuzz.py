@@ -174,6 +174,7 @@ def fuzz(*options: str) -> tuple[int, str, int]:
                     f"{address}/api/workflows/openapi.json",
                     "--checks=all",
                     "--no-color",
+                    "--exclude-operation-id=getLive",  # a stream, which does not end
                     *options,
                 ],
                 cwd=directory,

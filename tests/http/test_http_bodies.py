@@ -236,7 +236,7 @@ async def test_an_unknown_path_is_not_found(api: Api, method: str, path: str) ->
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("DELETE", "/waiter/instances/w", "GET"),
+        ("PUT", "/waiter/instances/w", "DELETE, GET"),
         ("PUT", "/waiter/instances", "GET, POST"),
         ("GET", "/waiter/instances/w/pause", "POST"),
         ("OPTIONS", "/waiter/instances", "GET, POST"),

@@ -207,3 +207,28 @@ async def test_concurrent_control_requests_leave_an_instance_that_can_complete(a
         await api.until("waiter", id_, "waiting")
         await api.post(f"/waiter/instances/{id_}/events", {"type": "go", "payload": round_})
         assert (await api.until("waiter", id_, "complete"))["details"]["output"] == round_
+
+
+async def test_a_reason_is_part_of_the_audit_record(api: Api) -> None:
+    await api.create("waiter", id="reasoned")
+    for action in ("pause", "resume", "terminate", "restart"):
+        response = await api.send("POST", f"/waiter/instances/reasoned/{action}", json={"reason": f"to {action}"})
+        assert response.status_code == 200, response.text
+    records = (await api.get("/waiter/instances/reasoned/audit"))["records"]
+
+    assert [(record["action"], record["reason"]) for record in reversed(records)] == [
+        (action, f"to {action}") for action in ("pause", "resume", "terminate", "restart")
+    ]
+    response = await api.send("POST", "/waiter/instances/reasoned/pause", json={"reason": "x" * 2001})
+    assert response.status_code == 400
+
+
+async def test_an_ended_instance_can_be_deleted(api: Api) -> None:
+    await api.create("waiter", id="old")
+    assert await api.refused("DELETE", "/waiter/instances/old") == (409, "INVALID_STATE")
+    await api.send("POST", "/waiter/instances/old/terminate")
+
+    deleted = await api.send("DELETE", "/waiter/instances/old", json={"reason": "a test"})
+
+    assert (deleted.status_code, deleted.json()) == (200, {"ok": True})
+    assert await api.refused("GET", "/waiter/instances/old") == (404, "INSTANCE_NOT_FOUND")

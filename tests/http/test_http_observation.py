@@ -32,7 +32,7 @@ async def test_stats_show_runs_throughput_errors_and_slow_steps(api: Api) -> Non
 async def test_workers_and_queues_are_listed(api: Api) -> None:
     await api.post("/waiter/instances", {"queue": "night"})
 
-    [worker] = (await api.get("/_workers"))["workers"]
+    [worker] = await api.workers()
     queues = (await api.get("/_queues"))["queues"]
 
     assert worker["alive"] is True
@@ -54,7 +54,7 @@ async def test_me_names_the_allowed_actions() -> None:
 
 
 @pytest.mark.above_the_store
-@pytest.mark.parametrize("path", ["/_stats", "/_workers", "/_queues"])
+@pytest.mark.parametrize("path", ["/_stats", "/_workers", "/_queues", "/_attention", "/_series"])
 async def test_a_caller_who_may_access_only_some_instances_sees_no_statistics(path: str) -> None:
     async def tenant(request: AuthRequest) -> Filter:
         return Filter(id_prefix="a-")

@@ -142,6 +142,28 @@ async def test_a_bulk_action_runs_in_the_background(store: Any) -> None:
         await _send(api, "POST", "/_bulk", action="sendEvent", filter={"idPrefix": "o"}, arguments=event)
 
 
+async def test_a_bulk_fork_is_counted_first_and_then_runs_in_the_background(store: Any) -> None:
+    fixed: list[bool] = []
+    app = _app(fixed)
+    async with Harness(app, seed=7, store=store) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        for n in range(3):
+            await h.start("order", n, id=f"o{n}")
+        await h.run_until_idle()
+        request = {"action": "fork", "filter": {"error": "KeyError"}, "arguments": {"before": "pay", "suffix": "-2"}}
+        dry = await _send(api, "POST", "/_bulk", dryRun=True, **request)
+        assert (dry["count"], len((await app.list()).items)) == (3, 3)
+        fixed.append(True)
+
+        started = await _send(api, "POST", "/_bulk", **request)
+        while (job := await _send(api, "GET", f"/_bulk/{started['id']}"))["status"] == "running":
+            await asyncio.sleep(0.01)
+        await h.run_until_idle()
+
+        assert (job["action"], job["done"]) == ("fork", 3)
+        assert {one.id for one in (await app.list(status="complete")).items} == {"o0-2", "o1-2", "o2-2"}
+
+
 async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
     app = _app([])
     async with Harness(app, seed=7, store=store) as h:
@@ -186,6 +208,7 @@ async def test_an_invalid_bulk_request_is_400_and_a_confined_one_is_confined() -
             {"action": "retry", "filter": {"endedAfter": "yesterday"}},
             {"action": "retry"},
             {"action": "sendEvent", "filter": {"status": "errored"}},
+            {"action": "fork", "filter": {"status": "errored"}},
         ):
             assert (await api.send("POST", "/_bulk", json=body)).status_code == 400, body
         dry = await _send(api, "POST", "/_bulk", action="delete", filter={"status": "errored"}, dryRun=True)

@@ -9,7 +9,7 @@ import pytest
 from http_api import Api, opened
 from http_shop import Gates
 
-from holdfast import BearerTokens, Context, Holdfast
+from holdfast import Batch, BearerTokens, Context, Holdfast
 from holdfast.kernel.options import RunOptions
 from holdfast.store.protocol import RunByName
 
@@ -85,6 +85,43 @@ async def test_on_conflict_and_on_reuse_decide_about_an_existing_id(api: Api) ->
     assert (await api.get("/waiter/instances/a"))["meta"]["runNumber"] == 2
 
 
+async def test_a_start_that_makes_no_run_answers_with_the_run_that_stands_for_it(api: Api) -> None:
+    for policy in (
+        {"singleton": "skip", "key": "k"},
+        {"dedupe": {"key": "k"}},
+        {"debounce": {"wait": "1h", "key": "k"}},
+    ):
+        first = await api.post("/waiter/instances", policy)
+        again = await api.post("/waiter/instances", policy)
+
+        assert again["id"] == first["id"]
+    held = await api.post("/waiter/instances", {"singleton": "queue", "key": "k"})
+    assert held["details"]["status"] == "waiting"
+
+
+@pytest.mark.above_the_store
+async def test_a_start_without_room_is_429_and_one_of_a_batched_workflow_answers_with_its_batch() -> None:
+    app = Holdfast("sqlite://")
+    one = app.limit("one", concurrency=1)
+
+    @app.workflow(limits=[one], hold="until_end")
+    async def flow(ctx: Context) -> None:
+        await ctx.sleep("nap", "1 day")
+
+    @app.workflow(batch=Batch(size=10, wait="1 hour"))
+    async def index(ctx: Context, documents: list[int]) -> None: ...
+
+    async with opened(app) as api:
+        first = await api.post("/flow/instances", {"onLimit": "reject"})
+        assert await api.refused("POST", "/flow/instances", json={"onLimit": "reject"}) == (429, "LIMIT_REACHED")
+        dropped = await api.post("/flow/instances", {"onLimit": "drop"})
+        batches = {(await api.post("/index/instances", {"params": n}))["id"] for n in range(3)}
+
+        assert (first["details"]["status"], dropped["details"]["status"]) == ("active", "cancelled")
+        assert len(batches) == 1
+        assert (await api.get(f"/index/instances/{batches.pop()}"))["meta"]["params"] == [0, 1, 2]
+
+
 @pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("options", "code"),
@@ -134,6 +171,8 @@ async def test_a_caller_without_the_right_to_manage_cannot_terminate_by_a_start(
         manager = {"authorization": f"Bearer {'m' * 20}"}
         assert (await api.send("POST", "/waiter/instances", json=body, headers=manager)).status_code == 200
         assert (await (await app.get("waiter", "a")).describe()).run_number == 1
+        policy = {"singleton": "replace_waiting"}
+        assert (await api.send("POST", "/waiter/instances", json=policy, headers=creator)).status_code == 403
 
 
 async def test_result_waits_for_the_end_of_a_run(api: Api) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
+from holdfast.kernel.inspection import DifferenceKind
 from holdfast.testing import Harness
 
-from .releases import Code, Release, check, go, install, observe
+from .releases import Code, Release, check, deploy, go, install, observe, wake
 
 FIT = "fit"
 
@@ -585,6 +586,28 @@ async def test_a_change_has_the_predicted_effect(one: Change, app: Holdfast, h: 
     observed = await observe(h, run, new, one.recorded, one.events)
 
     assert (str(predicted), observed.kind) == (one.expected, one.expected), report.examples
+
+
+async def test_a_run_whose_open_wait_was_renamed_waits_anew_after_a_pause_and_a_resume(
+    app: Holdfast, h: Harness
+) -> None:
+    [renamed] = [one for one in CHANGES if one.name == "an open wait under another name"]
+    old, new = Release(renamed.steps), Release(renamed.steps)
+    flow = old.workflow(renamed.old)
+    install(h, old.app)
+    run = await h.start(flow, id="o-1")
+    await h.run_until_idle()
+    new.workflow(renamed.new)
+    [example] = (await check(h, new.app)).of("order").examples[DifferenceKind.WAIT]
+
+    await deploy(h, new.app)
+    await run.send_event("signoff")
+    await h.run_until_idle()
+    assert (await run.status()).status == "waiting"
+    await wake(h, run)
+
+    assert (await run.status()).status == "complete"
+    assert "pause and resume the run" in str(example)
 
 
 def test_the_corpus_is_large_enough() -> None:

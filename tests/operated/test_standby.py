@@ -9,6 +9,9 @@ import pytest
 
 from chaos.server import Server, Stop
 from chaos.waiting import until
+from holdfast.cli.doctor import _examine
+from holdfast.store.protocol.diagnosis import Finding, Severity
+from holdfast.store_url import migrate
 
 from .load import Load
 from .standby import Standby, url_of_all
@@ -80,3 +83,17 @@ async def test_after_a_promotion_with_asynchronous_replication_lost_runs_are_rep
     assert "parked" not in load.log_text()
     assert load.started_again, "nothing was lost: the test is too weak"
     assert load.errors["InstanceNotFoundError"], "no client was told that its run is lost: the test is too weak"
+
+
+async def test_the_doctor_names_a_standby(primary: Server, standby: Standby) -> None:
+    await primary.execute("CREATE DATABASE shop")
+    await migrate(url_of_all([primary], "shop"))
+    at_standby = url_of_all([standby], "shop").replace("&target_session_attrs=read-write", "")
+
+    async def examined() -> dict[str, Finding]:
+        found = {one.check: one for one in await _examine(at_standby, None, None)}
+        return {} if {"schema", "connection"} & found.keys() else found
+
+    found = await until(examined, "the schema does not reach the standby")
+
+    assert found["standby"].severity is Severity.ERROR

@@ -57,6 +57,36 @@ async def test_a_bulk_retry_repairs_the_matching_runs_and_no_others(opened: Open
         assert len((await app.audit()).items) == 64 or (await app.audit()).cursor is not None
 
 
+async def test_a_bulk_fork_begins_at_the_step_and_can_be_repeated(opened: Open) -> None:
+    broken, calls = [True], []
+    app = _app(broken, calls)
+
+    async with opened(app) as h:
+        for n in (1, 3, 5):
+            await h.start("flow", n, id=f"r{n}")
+        await h.start("flow", 2, id="other")
+        await h.run_until_idle()
+        await h.start("flow", 7, id="new")  # has no step yet
+        failed = app.bulk(Filter(id_prefix="r"), progress=None)
+        assert await failed.count() == 3
+        broken.clear()
+        calls.clear()
+
+        assert await app.bulk(Filter(workflow="flow")).fork("work", suffix="-x", reason="try") == BulkResult(4, 0, 1)
+        await h.run_until_idle()
+
+        assert sorted(calls) == [1, 2, 3, 5, 7]
+        fork = await app.get("flow", "r3-x")
+        assert (await fork.result(timeout=5), (await fork.describe()).origin.pid) == (3, "flow/r3")  # type: ignore[union-attr]
+        assert await app.bulk(Filter(id_prefix="r", status="errored")).fork("work", suffix="-x") == BulkResult(
+            skipped=3
+        )
+        assert await app.bulk(Filter(id_prefix="r3-x")).fork("none") == BulkResult(skipped=1)
+        for wrong in ({"before": 3}, {"before": "work", "suffix": ""}):
+            with pytest.raises(InvalidOptionError):
+                await failed.fork(**wrong)  # type: ignore[arg-type]
+
+
 async def test_actions_skip_runs_whose_state_does_not_allow_them(opened: Open) -> None:
     app = _app([True], [])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ChainTask, Context, Holdfast, step_info
+from holdfast import ChainTask, Context, Holdfast, Retry, step_info
 from holdfast.errors import InstanceExistsError, ParamsInvalidError, StateError
 from repair.conftest import Open
 from repair.test_retry import Calls
@@ -106,6 +106,30 @@ async def test_a_fork_before_the_first_step_runs_everything(opened: Open) -> Non
         assert calls == ["lookup", "inner", "charge lookup ok"]
 
 
+async def test_a_fork_waits_for_the_child_whose_id_its_origin_made_from_its_own_id(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+
+    @app.workflow(name="child")
+    async def child(ctx: Context) -> str:
+        await ctx.sleep("s", "1 hour")
+        return "child"
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> str:
+        started = await ctx.spawn(child, id=f"{ctx.info.instance_id}-child")
+        await ctx.do("step", calls.call, "step")
+        return await started.result()
+
+    async with opened(app) as h:
+        run = await h.start("flow", id="o")
+        await h.run_until_idle()
+        fork = await run.fork(before="step", id="f")
+        await h.advance("2 hours")
+
+        assert await fork.result(timeout=5) == await run.result(timeout=5) == "child"
+        assert [item.id for item in (await app.list("child")).items] == ["o-child"]
+
+
 async def test_a_fork_of_an_open_run_watches_the_children_of_its_origin(opened: Open) -> None:
     app, keys = Holdfast("sqlite://"), []
 
@@ -137,6 +161,59 @@ async def test_a_fork_of_an_open_run_watches_the_children_of_its_origin(opened: 
         assert await fork.result(timeout=5) == await run.result(timeout=5)
         assert len((await app.list("slow")).items) == 1
         assert len({*keys}) == 2
+
+
+async def test_a_fork_before_a_step_that_a_cancellation_interrupted_is_not_cancelled(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"charge"}
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> list[str]:
+        first = await ctx.do("lookup", calls.call, "lookup")
+        return [first, await ctx.do("charge", calls.call, "charge", retry=Retry(delay="1 hour"))]
+
+    async with opened(app) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        await run.cancel()
+        await h.run_until_idle()
+        assert (await run.describe()).status == "cancelled"
+        calls.failing.clear()
+        calls.clear()
+        fork = await run.fork(before="charge")
+        await h.run_until_idle()
+
+        assert await fork.result(timeout=5) == ["lookup ok", "charge ok"]
+        assert calls == ["charge"]
+
+
+async def test_a_fork_whose_history_reaches_the_end_of_its_origin_repeats_no_operation(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"charge"}
+
+    @app.workflow(name="child")
+    async def child(ctx: Context) -> None:
+        await ctx.sleep("s", "1 hour")
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> str:
+        waiting = asyncio.create_task(ctx.run(child))
+        charging = asyncio.create_task(ctx.do("charge", calls.call, "charge", retry=Retry(delay="1 hour")))
+        event = await ctx.wait_for_event("go", type="go")
+        waiting.cancel()
+        charging.cancel()
+        return str(event.payload)
+
+    async with opened(app) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        await run.send_event("go", "done")
+        await h.run_until_idle()
+        assert await run.result(timeout=5) == "done"
+        fork = await run.fork(before="charge")
+        await h.run_until_idle()
+
+        assert await fork.result(timeout=5) == "done"
 
 
 async def test_a_fork_of_a_chain(opened: Open) -> None:

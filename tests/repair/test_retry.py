@@ -313,6 +313,121 @@ async def test_a_failed_child_is_retried_with_its_parent(opened: Open) -> None:
         assert sorted(calls) == ["a", "b", "b", "prepare a", "prepare b"]
 
 
+async def test_a_deleted_child_starts_again_when_its_parent_is_retried(opened: Open) -> None:
+    app, calls = _app(), Calls()
+    calls.failing = {"work"}
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return await ctx.do("work", calls.call, "work", retry=ONCE)
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        await ctx.do("first", calls.call, "first")
+        return await ctx.run(child, id="c")
+
+    async with opened(app) as h:
+        run = await h.start(parent)
+        await h.run_until_idle()
+        await (await app.get(child, "c")).delete()
+        calls.failing.clear()
+        await run.retry()
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == "work ok"
+        assert calls == ["first", "work", "work"]
+
+
+async def test_a_retried_run_can_cancel_the_child_that_its_failure_had_cancelled(opened: Open) -> None:
+    app, calls = _app(), Calls()
+    calls.failing = {"b"}
+
+    @app.workflow(name="child")
+    async def child(ctx: Context) -> None:
+        await ctx.sleep("s", "1 hour")
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> None:
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(ctx.run(child, id="c"))
+            await ctx.wait_for_event("go", type="go")
+            await ctx.do("b", calls.call, "b", retry=ONCE)
+            waiting.cancel()
+        await ctx.wait_for_event("end", type="end")
+
+    async with opened(app) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        await run.send_event("go")
+        await h.run_until_idle()
+        assert (await run.describe()).status == "errored"
+        calls.failing.clear()
+        await run.retry()
+        await h.run_until_idle()
+
+        assert calls == ["b", "b"]
+        described = await (await app.get("child", "c")).describe()
+        assert (described.run_number, described.status) == (1, "cancelled")
+
+
+async def test_a_linked_child_whose_end_was_recorded_before_the_link_goes_on_with_its_parent(opened: Open) -> None:
+    app = _app()
+
+    @app.workflow(name="partner")
+    async def partner(ctx: Context) -> str:
+        return str((await ctx.wait_for_event("go", type="go")).payload)
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> str:
+        await ctx.spawn(partner, id="p", link=True)
+        await ctx.sleep("s", "1 hour")
+        return "awake"
+
+    async with opened(app) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        await run.terminate()
+        await h.run_until_idle()
+        await run.restart()  # the child with this id has ended
+        await h.run_until_idle()
+        error = (await run.describe()).error
+        assert error is not None
+        assert error.name == "LinkDownError"
+        await run.retry()
+        await h.run_until_idle()
+        child = await app.get("partner", "p")
+        await child.send_event("go", "done")
+        await h.advance("2 hours")
+
+        assert await child.result(timeout=5) == "done"
+        assert await run.result(timeout=5) == "awake"
+
+
+async def test_a_retried_run_waits_for_the_child_whose_id_its_code_made_from_its_own_number(opened: Open) -> None:
+    app, calls = _app(), Calls()
+    calls.failing = {"work"}
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return await ctx.do("work", calls.call, "work", retry=ONCE)
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[object]:
+        number = ctx.info.run_number
+        result = await ctx.run(child, id=f"{ctx.info.instance_id}-{number}")
+        return [number, ctx.info.run_number, result]
+
+    async with opened(app) as h:
+        run = await h.start(parent, id="p")
+        await h.run_until_idle()
+        calls.failing.clear()
+        await run.retry()
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == [0, 0, "work ok"]
+        assert [item.id for item in (await app.list("child")).items] == ["p-0"]
+
+
 async def test_a_retry_fails_again_while_the_cause_remains(opened: Open) -> None:
     app, calls = _app(), Calls()
     calls.failing = {"a"}

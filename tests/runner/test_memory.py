@@ -89,6 +89,7 @@ async def uncollected_cycles(app: Holdfast, work: Callable[[], Awaitable[None]])
     async with app:
         await work()  # objects created once may be in a cycle
         gc.collect()
+        gc.freeze()  # the next collections need not traverse the objects of ten thousand tests
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:

@@ -334,7 +334,7 @@ async def test_a_worker_claims_no_runs_of_other_queues(make_app: MakeApp) -> Non
 
 
 async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
-    app, release = make_app(worker=WorkerConfig(lease="60 ms", poll="5 ms")), threading.Event()
+    app, release = make_app(worker=WorkerConfig(lease="400 ms", poll="5 ms")), threading.Event()
     calls: list[int] = []
 
     @app.workflow
@@ -352,7 +352,7 @@ async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
         began = to_ms(store.clock.now())
 
         async def five_leases_later() -> bool:
-            return to_ms(store.clock.now()) > began + 300
+            return to_ms(store.clock.now()) > began + 2000
 
         await until(five_leases_later)
         release.set()

@@ -377,7 +377,6 @@ def test_a_tick_is_later_than_the_moment_and_in_utc() -> None:
         "",
         " ",
         "* * * *",
-        "* * * * * *",
         "60 * * * *",
         "* 24 * * *",
         "* * 0 * *",

@@ -25,6 +25,8 @@ _SEEDS_PER_TASK = 10
 """Number of seeds that a process receives at one time."""
 _SEEDS_FOR_ALL_PAIRS = 10_000
 """Number of seeds from which on every fault of a call must have hit every operation."""
+_SEEDS_FOR_PAIRS = 2_000
+"""Number of seeds from which on every pair of features must have met often enough."""
 _SEEDS_PER_REPETITION = 50
 """One seed in this number is run twice, and both runs must have the same digest."""
 
@@ -87,8 +89,9 @@ def _run_many(options: CommandOptions) -> int:
             return 1
     _print_summary(options, counts, minutes=(clock.monotonic() - began) / 60)
     _print_pairs(options, pairs)
-    missing = _missing_pairs(counts) or rare_pairs(pairs, _minimum(options))
-    return 1 if missing and options.seeds >= _SEEDS_FOR_ALL_PAIRS else 0
+    missing_faults = _missing_pairs(counts) if options.seeds >= _SEEDS_FOR_ALL_PAIRS else []
+    missing_features = rare_pairs(pairs, _minimum(options)) if options.seeds >= _SEEDS_FOR_PAIRS else []
+    return 1 if missing_faults or missing_features else 0
 
 
 def _print_summary(options: CommandOptions, counts: FaultCounts, minutes: float) -> None:

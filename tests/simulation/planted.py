@@ -11,10 +11,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from holdfast.chain.chain import ChainProgram
+from holdfast.client.repair import Repair
 from holdfast.core.codec import plain
+from holdfast.core.facts import FactState
+from holdfast.core.model import Status, StepType
 from holdfast.graph import node_rules
 from holdfast.graph.node_rules import GraphUnits
 from holdfast.graph.shape import UnitPosition
+from holdfast.kernel import repair as repair_rules
 from holdfast.kernel import requests, step_info
 from holdfast.kernel.attempt import current_attempt
 from holdfast.runner import attempts, turn_writer
@@ -29,7 +33,7 @@ from holdfast.runner.turn_input import TurnInput
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_writer import TurnWriter
 from holdfast.runner.unit_turns import GraphRunTurn
-from holdfast.store.protocol import Commit, Committed, Delivered, Prediction
+from holdfast.store.protocol import Commit, Committed, Delivered, Prediction, RunRecord
 from holdfast.store.sqlite import (
     SqliteStore,
     advance,
@@ -42,14 +46,18 @@ from holdfast.store.sqlite import (
     leases,
     mailbox,
     outbox,
+    prune,
     send,
     successors,
+    transfer,
 )
+from holdfast.store.sqlite import repair as repair_sql
 from holdfast.store.sqlite.database import Database
-from holdfast.workflow import pending
+from holdfast.workflow import differences, pending
 from holdfast.workflow.attempt_tracker import AttemptTracker
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.saga import Saga
+from simulation import planted_payloads, planted_schedules, planted_streams
 from simulation.programs.names import NEW, OLD
 
 _EARLY_MS = 150
@@ -350,7 +358,7 @@ def _cancel_running_only(_original: Any) -> Any:
 
 def _defer_until_suspend(original: Any) -> Any:
     def try_defer(writer: Any, decision: Any) -> bool:
-        must_write = writer._unconfirmed or writer._warnings or decision.transactional or writer._counted_losses
+        must_write = writer._unconfirmed or writer._warnings or decision.transactional or writer.counted_losses
         if writer._buffering and not must_write and not decision.following.operations:
             writer._buffer_decision(decision)
             return True
@@ -378,6 +386,76 @@ def _ids_per_run(original: dict[str, str]) -> dict[str, str]:
     return {
         name: sql.replace("iif(?7, coalesce(line, id), NULL)", "iif(?7, NULL, NULL)") for name, sql in original.items()
     }
+
+
+# --- bugs of repair and deletion
+
+
+def _keep_all_facts(_original: Any) -> Any:
+    return lambda fact, _done, dropped: fact.state != FactState.PLAN and fact.key not in dropped
+
+
+def _drop_last_result(original: Any) -> Any:
+    def survives(fact: Any, done: set[str], dropped: set[str]) -> bool:
+        return bool(original(fact, done, dropped)) and fact.key[:1] not in ("p", "t")
+
+    return survives
+
+
+def _without_failed_children(original: Any) -> Any:
+    async def revive(repair: Any, pids: Sequence[str], reason: str | None) -> Any:
+        return await original(repair, pids[1:], reason)
+
+    return revive
+
+
+def _statement(name: str, sql: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Replace a statement by one that has the same number of parameters and does nothing."""
+    return lambda original: original | {name: sql}
+
+
+def _keep_the_step(original: Any) -> Any:
+    return lambda fact, done, cut, began, _before: original(fact, done, cut + 1, began, "")
+
+
+def _delete_any_status(original: Any) -> Any:
+    return lambda tx, run: original(tx, replace(run, status=Status.COMPLETE))
+
+
+def _without_parents(original: dict[str, str]) -> dict[str, str]:
+    return original | {"run": original["run"].replace("p.completed_at IS NULL", "p.completed_at < 0")}
+
+
+def _fork_moves_events(original: Any) -> Any:
+    def insert(tx: Any, source: Any, request: Any, id: str) -> Any:
+        new = original(tx, source, request, id)
+        tx.connection.execute(repair_sql._SQL["move_undelivered"], (source.run, new))
+        return new
+
+    return insert
+
+
+def _without_loss(original: Any) -> Any:
+    def stored(table: Any, row: Any) -> Any:
+        return tuple(
+            False if column.name == "lost" else value
+            for column, value in zip(table.columns, original(table, row), strict=True)
+        )
+
+    return stored
+
+
+def _all_waits(_original: Any) -> Any:
+    """Take waits that have ended for open ones."""
+    return lambda facts: [fact for fact in facts if fact.kind == StepType.WAIT and fact.state == FactState.START]
+
+
+def _retry_in_place_number(_original: Any) -> Any:
+    return property(lambda run: run.number)
+
+
+def _resolve_without_result(_original: Any) -> Any:
+    return lambda resolution, fact: fact
 
 
 BUGS: dict[str, Sequence[_Patch]] = {
@@ -456,6 +534,31 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "lanes_of_all_versions": [_Patch(claim, "_lanes", _lanes_of_all_versions)],
     "pin_not_set_by_claim": [_Patch(claim, "_SQL", _claim_without_pin)],
     "pin_not_set_by_start": [_Patch(create, "_task_row", _task_without_pin)],
+    "attempts_kept_by_retry": [_Patch(repair_rules, "_survives", _keep_all_facts)],
+    "results_lost_by_retry": [_Patch(repair_rules, "_survives", _drop_last_result)],
+    "children_not_revived": [_Patch(Repair, "_revive_children", _without_failed_children)],
+    "events_not_moved_by_retry": [_Patch(repair_sql, "_SQL", _statement("move_undelivered", "SELECT ?1, ?2"))],
+    "events_not_copied": [_Patch(repair_sql, "_SQL", _statement("copy_events", "SELECT ?1, ?2, ?3"))],
+    "watches_not_set_by_retry": [_Patch(repair_sql, "_watch", _no_op)],
+    "forked_step_kept": [_Patch(repair_rules, "_is_kept", _keep_the_step)],
+    "outputs_of_fork_ignored": [_Patch(repair_rules, "replaced", lambda _original: lambda facts, *_: facts)],
+    "events_moved_by_fork": [_Patch(repair_sql, "_insert_fork", _fork_moves_events)],
+    "idempotency_key_changed_by_retry": [_Patch(RunRecord, "key_number", _retry_in_place_number)],
+    "resolution_ignored": [_Patch(repair_rules.Resolution, "result", _resolve_without_result)],
+    "open_run_deleted": [_Patch(repair_sql, "delete", _delete_any_status)],
+    "facts_left_by_delete": [_Patch(repair_sql, "_SQL", _statement("delete_facts", "SELECT ?1"))],
+    "facts_left_by_prune": [_Patch(prune, "_SQL", _statement("delete_facts", "SELECT ?1"))],
+    "children_of_open_runs_pruned": [_Patch(prune, "_SQL", _without_parents)],
+    "pin_kept_by_move": [_Patch(control, "_SQL", _statement("move_tasks", "SELECT ?1, ?2, ?3"))],
+    "position_of_move_not_written": [_Patch(transfer, "_SQL", _statement("set_position", "SELECT ?1"))],
+    "ids_used_again_after_move": [_Patch(transfer, "_SQL", _statement("set_sequence", "SELECT ?1"))],
+    "outbox_not_due_after_move": [_Patch(transfer, "_SQL", _statement("finish_outbox", "SELECT 1"))],
+    "loss_forgotten_by_move": [_Patch(transfer, "_stored", _without_loss)],
+    "results_unused_for_check": [_Patch(differences, "_is_used", lambda _original: lambda *_: False)],
+    "ended_waits_open_for_check": [_Patch(differences, "_open_waits", _all_waits)],
+} | {
+    bug: [_Patch(*patch) for patch in patches]
+    for bug, patches in (planted_schedules.BUGS | planted_streams.BUGS | planted_payloads.BUGS).items()
 }
 
 

@@ -54,6 +54,7 @@ def test_leaving_out_a_fault_does_not_move_the_faults_before_it() -> None:
     assert again.faults == kept
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_a_seed_leaves_nothing_in_memory() -> None:
     before = _loops()
     run_seed(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -95,4 +96,4 @@ def test_the_command_prints_the_schedule_of_a_failure(capsys: pytest.CaptureFixt
 
     printed = capsys.readouterr().out
     assert "BROKEN: i1 has an impossible result" in printed
-    assert "execute w1.1 send#8" in printed
+    assert re.search(r"execute w1.1 send#\d+", printed)

@@ -39,7 +39,7 @@ def test_every_pair_of_features_with_parts_is_generated() -> None:
     for seed in SEEDS:
         rounds = ProgramGenerator(seed, "i1").rounds()
         features = {FEATURE_OF_KIND.get(part[0], "") for program in rounds for part in parts(program)}
-        met.update(met_pairs({"i1": features}, lambda _sql: []))
+        met.update(met_pairs({"i1": features}, {}))
 
     assert [pair for pair in rare_pairs(met, 3) if generated.issuperset(pair)] == []
 
@@ -55,11 +55,17 @@ def test_a_new_feature_changes_only_programs_in_which_it_occurs(monkeypatch: pyt
     assert 20 < len(with_new) < len(SEEDS) / 2
 
 
-def test_features_of_an_instance_and_its_descendants_meet() -> None:
-    runs = [(1, "i1", None), (2, "child", 1), (3, "grandchild", 2), (4, "i2", None)]
-    reached = {"i1": {"step"}, "grandchild": {"saga"}, "i2": {"ask"}}
+def test_features_of_an_instance_its_descendants_and_its_fork_meet() -> None:
+    runs = {
+        1: ("i1", 0, None),
+        2: ("child", 0, 1),
+        3: ("grandchild", 0, 2),
+        4: ("i2", 0, None),
+        5: ("i2-fork", 0, None),
+    }
+    reached = {"i1": {"step"}, "grandchild": {"saga"}, "i2": {"ask"}, "i2-fork": {"fork"}}
 
-    assert met_pairs(reached, lambda _sql: runs) == {("saga", "step")}
+    assert met_pairs(reached, runs) == {("saga", "step"), ("ask", "fork")}
 
 
 def test_rare_pairs_are_those_that_can_meet_and_did_not_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ class Rows:
             FactState.RESULT: (*STEP, result),
         }
 
-    def rows(self, _sql: str, state: int) -> list[tuple[Any, ...]]:
+    def rows(self, _sql: str, state: int, *_others: Any) -> list[tuple[Any, ...]]:
         return [self._rows[state]]
 
 

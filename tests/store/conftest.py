@@ -10,7 +10,7 @@ import pytest
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import Store
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite import Driver, SqliteStore
 from postgres_server import CleanDatabases
 from store.world import Database, FakeClock, World
 
@@ -25,6 +25,10 @@ def _sqlite_memory(folder: Path, clock: FakeClock) -> Store:
     return SqliteStore(None, clock=clock)
 
 
+def _sqlite3(folder: Path, clock: FakeClock) -> Store:
+    return SqliteStore(str(folder / "store.db"), clock=clock, driver=Driver.SQLITE3)
+
+
 def _postgres(folder: Path, clock: FakeClock) -> Store:
     return PostgresStore(_databases.of(folder), clock=clock, random=SystemRandomness())
 
@@ -32,6 +36,7 @@ def _postgres(folder: Path, clock: FakeClock) -> Store:
 STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
     "sqlite": _sqlite_file,
     "sqlite-memory": _sqlite_memory,
+    "sqlite3": _sqlite3,
     "postgres": _postgres,
 }
 NUMBERED = ["postgres"]
@@ -43,11 +48,14 @@ SHARED = ["sqlite", "postgres"]
 IN_MEMORY = ("test_claim.py", "test_commit.py", "test_lifecycle.py", "test_transactions.py")
 """Tests that always run on a database in memory too; the other tests do so with ``--long``. A database in memory
 differs only in its connections, and the tests of the engine use it."""
+WITH_SQLITE3 = ("test_transactions.py", "test_create.py", "test_statements.py")
+"""Tests that always run with the driver ``sqlite3`` too; the other tests do so with ``--long``."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--long"):
         left_out = {item for item in items if "[sqlite-memory" in item.name and item.path.name not in IN_MEMORY}
+        left_out |= {item for item in items if "[sqlite3" in item.name and item.path.name not in WITH_SQLITE3}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 

@@ -470,3 +470,13 @@ async def test_an_ask_can_be_consumed_and_replied_to_in_one_commit(world: World)
     assert answer.operation_results == [RequestResult.DONE]
     assert await world.undelivered(b.run) == []
     assert await world.store.reply(b.run, "k") == Reply(True, b"7")
+
+
+async def test_an_ended_run_does_not_watch_a_child_that_a_worker_starts_too_late(world: World) -> None:
+    parent = await world.start_claimed("p")
+    await world.finish(parent, Status.TERMINATED)
+
+    child = await world.start_claimed("c", parent=pid("p"), parent_run=parent.run, watch=Watch.MONITOR)
+
+    assert (await world.store.relations(child.run)).watched_by == []
+    await world.finish(child, Status.COMPLETE)

@@ -255,3 +255,15 @@ async def test_a_request_without_a_workflow_deletes_runs_of_all_workflows(world:
     world.clock.advance(DAY)
 
     assert await prune(world, replace(REQUEST, workflow=None, limit=1)) == 4
+
+
+async def test_a_start_finds_an_instance_whose_first_run_was_deleted(world: World) -> None:
+    await world.start_claimed("a")
+    await world.restart("a")
+    world.clock.advance(DAY)
+    assert await prune(world, replace(REQUEST, status=Status.TERMINATED)) == 1
+
+    created = await world.create("a")
+
+    assert (created.created, created.run.number) == (False, 1)
+    assert await world.ids() == ["a"]

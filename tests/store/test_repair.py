@@ -19,6 +19,7 @@ from holdfast.store.protocol import (
     PageQuery,
     PauseRun,
     RunByName,
+    RunsById,
     SaveBulkJob,
     TakeBulkJobs,
     TaskRef,
@@ -34,14 +35,14 @@ async def _errored(world: World, id: str = "a") -> TaskRef:
     await world.send("go", id, payload=b"1", dedup="one")
     await world.send("stay", id, payload=b"2", dedup="two")
     fact = result("wait", event=1)
-    await world.commit(task, facts=[result("s"), fact], deliveries=[Delivery(1, "wait", 1)])
+    await world.commit(task, facts=[result("s"), fact], deliveries=[Delivery(1, "wait", 1)], started_at=111)
     await world.finish(task, Status.ERRORED, error=b'{"name":"KeyError"}')
     return task
 
 
 def _request(task: TaskRef, **fields: Any) -> ContinueRun:
     facts = [result("s"), result("wait", event=1)]
-    request = ContinueRun(FLOW, "a", task.run, facts, [1], ORIGIN, b"9", started_at=5)
+    request = ContinueRun(FLOW, "a", task.run, facts, [1], ORIGIN, b"9")
     return replace(request, **fields)
 
 
@@ -52,7 +53,9 @@ async def test_a_successor_has_the_facts_and_events_that_it_needs(world: World) 
 
     run = continued.run
     assert run is not None
-    assert (run.number, run.status, run.params, run.started_at, run.origin) == (1, Status.ACTIVE, b"9", 5, ORIGIN)
+    assert (run.number, run.status, run.params, run.origin) == (1, Status.ACTIVE, b"9", ORIGIN)
+    [source] = await world.store.runs(RunsById([task.run]))
+    assert run.started_at == source.started_at == 111
     assert await world.keys(run.run) == ["s", "wait"]
     events = await world.store.events(PageQuery(run.run))
     assert [(event.n, event.type, event.consumed_by) for event in events] == [(1, "go", "wait"), (2, "stay", None)]

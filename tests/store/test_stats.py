@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from holdfast.core.model import Status
+from holdfast.core.origin import Origin
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
+    ContinueRun,
+    DeleteInstance,
     ErrorCount,
     NextRun,
     QueueCount,
@@ -108,6 +111,53 @@ async def test_restarted_and_terminated_runs_are_counted_once_each(world: World)
     await count_all(world)
 
     assert await counted(world) == [RunCount(FLOW, "complete", 1), RunCount(FLOW, "terminated", 1)]
+
+
+async def retry(world: World, id: str) -> None:
+    source = await world.find(id)
+    origin = Origin("retry", source.pid, source.number, 1, None, None, 0, 0).encode()
+    await world.store.control(ContinueRun(FLOW, id, source.run, [], [], origin, None))
+
+
+async def test_a_retried_run_is_counted_once(world: World) -> None:
+    await ended(world, "before the watermark", Status.ERRORED)
+    await count_all(world)
+    await ended(world, "after it", Status.ERRORED)
+    await ended(world, "not retried", Status.ERRORED)
+
+    await retry(world, "before the watermark")
+    await retry(world, "after it")
+    expected = [RunCount(FLOW, "active", 2), RunCount(FLOW, "errored", 1)]
+    assert await counted(world) == expected
+    await count_all(world)
+    assert await counted(world) == expected
+
+    for claim in (await world.claim("w2", limit=2)).claims:
+        await world.finish(claim.task, Status.ERRORED)
+    assert await counted(world) == [RunCount(FLOW, "errored", 3)]
+    await retry(world, "after it")
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "errored", 2)]
+    await world.terminate("after it")
+    await count_all(world)
+    assert await counted(world) == [RunCount(FLOW, "errored", 2), RunCount(FLOW, "terminated", 1)]
+
+
+async def test_retried_runs_that_are_deleted_change_no_count_of_the_others(world: World) -> None:
+    for name in ("a", "b"):
+        await ended(world, name, Status.ERRORED)
+        await retry(world, name)
+    await ended(world, "c", Status.ERRORED)
+    await count_all(world)
+
+    await execute(world, "DELETE FROM holdfast_run WHERE number = 0 AND instance_id = 'a'")
+    assert await counted(world) == [RunCount(FLOW, "active", 2), RunCount(FLOW, "errored", 1)]
+    await world.terminate("b")
+    await world.store.control(DeleteInstance(FLOW, "b"))
+
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "errored", 1)]
+    await ended(world, "d", Status.ERRORED)
+    await count_all(world)
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "errored", 2)]
 
 
 async def test_throughput_is_counted_for_the_last_minute_and_hour(world: World) -> None:
@@ -217,17 +267,31 @@ async def test_deleted_runs_and_runs_that_go_on_leave_the_tallies(world: World) 
     assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "errored", 2)]
 
 
+IMPORT = (
+    "INSERT INTO holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, queue, priority,"
+    " created_at, updated_at, completed_at, seed, retried)"
+    " SELECT id + 100, instance + 100, 'imported', instance_id, number, current, kind, status, queue, priority,"
+    " created_at, updated_at, completed_at, seed, retried FROM holdfast_run"
+)
+
+
+async def test_runs_that_are_imported_after_their_retry_are_counted_once(world: World) -> None:
+    await ended(world, "a", Status.ERRORED)
+    await retry(world, "a")
+    await count_all(world)
+
+    await execute(world, IMPORT)
+
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount("imported", "active", 1)]
+    await count_all(world)
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount("imported", "active", 1)]
+
+
 async def test_runs_that_are_imported_after_their_end_are_counted(world: World) -> None:
     await ended(world, "a")
     await count_all(world)
 
-    await execute(
-        world,
-        "INSERT INTO holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, queue, priority,"
-        " created_at, updated_at, completed_at, seed)"
-        " SELECT id + 100, instance + 100, 'imported', instance_id, number, current, kind, status, queue, priority,"
-        " created_at, updated_at, completed_at, seed FROM holdfast_run",
-    )
+    await execute(world, IMPORT)
 
     assert await counted(world) == [RunCount(FLOW, "complete", 1), RunCount("imported", "complete", 1)]
     await count_all(world)

@@ -15,9 +15,11 @@ from holdfast.store.protocol import (
     Finish,
     NewEvent,
     NewRun,
+    Observed,
     OutboxRow,
     RecordedOperation,
     RunRecord,
+    StoredEvent,
 )
 
 
@@ -45,6 +47,12 @@ class Recorder(Telemetry):
 
     def operations_planned(self, claim: Claim, operations: Sequence[RecordedOperation]) -> None:
         self.lines.append(f"operations {[type(one.operation).__name__ for one in operations]}")
+
+    def outbox_planned(self, claim: Claim, observed: Observed) -> None:
+        self.lines.append(f"outbox {[event.type for event in observed.outbox]}")
+
+    def events_read(self, claim: Claim, events: Sequence[StoredEvent]) -> None:
+        self.lines.append(f"events {[event.type for event in events]}")
 
     def attempt_began(self, attempt: Attempt) -> None:
         self.lines.append(f"attempt {attempt.key} {attempt.number}")

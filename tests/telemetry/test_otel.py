@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from apps import MakeApp
-from driving import lose_worker
+from driving import lose_worker, until_status
 from holdfast import ChainTask, Completed, Context, Holdfast, Outbound, OutboundEvent, Retry, StepTx, Webhook
 from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.testing import Harness
@@ -145,8 +145,8 @@ async def test_a_replay_makes_no_spans_of_steps(app: Holdfast, h: Harness, spans
 
     assert len(spans.named("step charge")) == 1
     assert len(spans.named("run order")) == 2
-    start = context_of(spans.one("start order")).span_id
-    assert [linked(turn) for turn in spans.named("run order")] == [[start], [start]]
+    start, sent = context_of(spans.one("start order")).span_id, context_of(spans.one("send go")).span_id
+    assert [linked(turn) for turn in spans.named("run order")] == [[start], [start, sent]]
 
 
 async def test_a_takeover_is_linked_to_the_start_and_ends_the_abandoned_step(
@@ -202,6 +202,124 @@ async def test_the_context_travels_to_children_and_to_runs_that_steps_start(
     assert set(linked(spans.one("run child"))) <= turns
     assert linked(spans.one("run child"))
     assert linked(spans.one("run other")) == [context_of(spans.one("step begin")).span_id]
+
+
+async def test_a_turn_is_linked_to_the_senders_of_the_events_that_it_consumes(
+    app: Holdfast, h: Harness, spans: Spans
+) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        first = await ctx.wait_for_event("first", type="first")
+        return [first.payload, (await ctx.wait_for_event("second", type="second")).payload]
+
+    run = await h.start(order)
+    await h.run_until_idle()
+    await run.send_event("second", 2)
+    await h.run_until_idle()
+    await run.send_event("first", 1)
+    await h.run_until_idle()
+
+    assert await run.result(timeout=5) == [1, 2]
+    names = ("start order", "send first", "send second")
+    expected = [context_of(spans.one(name)).span_id for name in names]
+    assert [linked(turn) for turn in spans.named("run order")] == [expected[:1], expected]
+    send = spans.one("send first")
+    assert send.kind is SpanKind.PRODUCER
+    assert dict(send.attributes or {}) == {
+        "holdfast.workflow.name": "order", "holdfast.instance.id": run.id, "holdfast.event.type": "first",
+    }  # fmt: skip
+
+
+async def test_a_turn_that_reads_an_event_while_a_step_runs_is_linked_to_its_sender(
+    make_app: MakeApp, spans: Spans
+) -> None:
+    app = make_app(telemetry=OpenTelemetry(tracer_provider=spans.provider))
+    running, goes_on = asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def slow() -> None:
+        running.set()
+        await goes_on.wait()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await slow()
+        await ctx.wait_for_event("go", type="go")
+
+    async with app:
+        run = await app.start(order)
+        await running.wait()
+        await run.send_event("go")
+        goes_on.set()
+        await run.result(timeout=20)
+
+    last = spans.named("run order")[-1]
+    assert context_of(spans.one("send go")).span_id in linked(last)
+
+
+async def test_a_turn_that_is_written_with_its_event_is_linked_to_the_sender(make_app: MakeApp, spans: Spans) -> None:
+    app = make_app(telemetry=OpenTelemetry(tracer_provider=spans.provider))
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_for_event("go", type="go")
+
+    async with app:
+        run = await app.start(order)
+        await until_status(run, "waiting")
+        await run.send_event("go")
+        await run.result(timeout=20)
+
+    start, sent = context_of(spans.one("start order")).span_id, context_of(spans.one("send go")).span_id
+    assert [linked(turn) for turn in spans.named("run order")] == [[start], [start, sent]]
+
+
+async def test_messages_of_runs_and_of_steps_carry_the_context_of_their_sender(
+    app: Holdfast, h: Harness, spans: Spans
+) -> None:
+    @app.workflow
+    async def receiver(ctx: Context) -> list[Any]:
+        inbox = ctx.listen("note")
+        return [await inbox.receive(), await inbox.receive()]
+
+    @app.step
+    async def tell(tx: StepTx, pid: str) -> None:
+        tx.send(pid, "note", "from a step")
+
+    @app.workflow
+    async def sender(ctx: Context, pid: str) -> None:
+        await ctx.send(pid, "note", "from a run")
+        await tell(pid)
+
+    target = await h.start(receiver)
+    await h.run_until_idle()
+    await h.restart()
+    await h.start(sender, target.pid)
+    await h.run_until_idle()
+
+    assert await target.result(timeout=5) == ["from a run", "from a step"]
+    links = {link for turn in spans.named("run receiver") for link in linked(turn)}
+    assert context_of(spans.one("step tell")).span_id in links
+    assert links & {context_of(turn).span_id for turn in spans.named("run sender")}
+
+
+@pytest.mark.above_the_store
+async def test_a_request_with_a_traceparent_is_the_parent_of_the_sent_event(
+    app: Holdfast, h: Harness, spans: Spans
+) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_for_event("go", type="go")
+
+    await h.start(order, id="a")
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    transport = httpx.ASGITransport(h.app.asgi())
+    async with httpx.AsyncClient(transport=transport, base_url="http://test/api/workflows") as http:
+        await http.post("/order/instances/a/events", json={"type": "go"}, headers={"traceparent": parent})
+
+    send = spans.one("send go")
+    assert send.parent is not None
+    assert f"{send.parent.span_id:016x}" == parent.split("-")[2]
 
 
 async def test_the_context_of_the_caller_and_of_steps_is_current(app: Holdfast, h: Harness, spans: Spans) -> None:
@@ -284,7 +402,7 @@ async def test_outbound_events_carry_the_context_to_the_webhook(
     await h.run_until_idle()
 
     delivery = spans.one("deliver sent")
-    assert linked(delivery) == [context_of(spans.one("start mail")).span_id]
+    assert linked(delivery) == [context_of(spans.one(name)).span_id for name in ("run mail", "start mail")]
     assert sent[0]["traceparent"].split("-")[1:3] == [
         f"{context_of(delivery).trace_id:032x}", f"{context_of(delivery).span_id:016x}",
     ]  # fmt: skip

@@ -127,6 +127,7 @@ async def test_operations_nodes_and_deliveries_are_observed(app: Holdfast, h: Ha
     assert "operations ['NewRun']" in recorder.lines
     assert "advance ['a']" in recorder.lines
     assert recorder.lines.count("turn ended complete") == 4
+    assert "outbox ['sent']" in recorder.lines
     assert "delivery sent" in recorder.lines
     assert "delivery sent ok" in recorder.lines
 

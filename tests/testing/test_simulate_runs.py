@@ -130,6 +130,7 @@ def test_retries_and_sleeps_end_at_their_exact_times_although_time_is_skipped(ap
     assert seen.run.result == pytest.approx(100 * 86_400, abs=0.05)
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_a_seed_run_leaves_no_database_in_memory(app: Holdfast) -> None:
     @app.workflow
     async def order(_ctx: Context) -> None: ...

@@ -45,6 +45,8 @@ from holdfast import (
     Started,
     Step,
     StepTx,
+    SyncClient,
+    SyncHandle,
     Transaction,
     Waiting,
     Webhook,
@@ -414,3 +416,12 @@ async def with_graphs() -> None:
     assert_type(said, Started | Finished | Killed)
     if isinstance(said, Started):
         assert_type(said.nodes, tuple[str, ...])
+
+
+def blocking_calls() -> None:
+    with app.sync(worker=True) as client:
+        assert_type(client, SyncClient)
+        assert_type(client.start(fulfil, Order("o-1", 1)).result(), dict[str, str])
+        assert_type(client.start("fulfil"), SyncHandle[Any])
+        assert_type(client.start("fulfil").status(), InstanceStatus)
+        assert_type(client.list("fulfil", limit=5), Page[InstanceSummary])

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context
+from holdfast import Context, Holdfast
 from holdfast.core.model import StepType
 from holdfast.store.protocol import Park
+from holdfast.testing import Harness
 
 from .machine_bench import Bench
 
@@ -39,6 +40,36 @@ def test_code_may_gain_and_lose_steps_under_an_open_run() -> None:
     assert bench.result == ["new", 1, 2]
     bench.replay()
     assert bench.result == ["new", 1, 2]
+
+
+async def test_a_run_receives_the_end_of_its_child_if_its_code_has_gained_a_step_before_the_start(
+    app: Holdfast, h: Harness
+) -> None:
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        await ctx.sleep("nap", "1 hour")
+        return "child"
+
+    @app.workflow(name="flow")
+    async def old(ctx: Context) -> str:
+        return await ctx.run(child)
+
+    run = await h.start(old)
+    await h.run_until_idle()
+    await h.restart()
+    del app.registry._by_name["flow"]
+
+    @app.workflow(name="flow")
+    async def new(ctx: Context) -> str:
+        await ctx.sleep("gained", "2 hours")
+        return await ctx.run(child)
+
+    await h.advance("90 minutes")
+    await h.restart()
+    await h.advance("2 hours")
+
+    assert await run.result(timeout=5) == "child"
+    assert len((await app.list("child")).items) == 1
 
 
 @pytest.mark.promise("exact-replay", store=None)

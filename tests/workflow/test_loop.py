@@ -196,6 +196,25 @@ def test_cleanup_that_awaits_is_closed_at_once_when_a_run_is_dropped() -> None:
     assert seen == ["first", "second"]
 
 
+@pytest.mark.usefixtures("frozen_heap")
+@pytest.mark.filterwarnings("always")  # an error in a destructor would not reach the test
+def test_a_task_that_cleanup_creates_is_closed_when_a_run_is_dropped(recwarn: pytest.WarningsRecorder) -> None:
+    async def report() -> None:
+        await asyncio.sleep(1)
+
+    async def flow(ctx: Context) -> None:
+        try:
+            await ctx.sleep("nap", 60)
+        finally:
+            await asyncio.shield(report())
+
+    bench = Bench(flow)
+    bench.advance()
+    bench.close()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []  # no coroutine that was never awaited
+
+
 def _numbers(ctx: Context, seen: list[str]) -> AsyncGenerator[int, None]:
     async def numbers() -> AsyncGenerator[int, None]:
         try:
@@ -231,6 +250,7 @@ def test_the_cleanup_of_an_async_generator_left_behind_is_durable() -> None:
     assert seen == ["WorkflowLoop", "WorkflowLoop", "cleaned up"]
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_an_async_generator_of_a_dropped_run_is_closed_on_the_workflow_loop() -> None:
     seen: list[str] = []
 
@@ -246,3 +266,25 @@ def test_an_async_generator_of_a_dropped_run_is_closed_on_the_workflow_loop() ->
     gc.collect()
     assert seen == ["WorkflowLoop"]
     assert sys.get_asyncgen_hooks() == hooks
+
+
+def test_callbacks_run_in_the_order_in_which_they_became_ready_also_after_one_that_raises() -> None:
+    order: list[str] = []
+
+    async def flow(ctx: Context) -> list[str]:
+        loop = asyncio.get_running_loop()
+
+        def first() -> None:
+            order.append("first")
+            loop.call_soon(order.append, "called by first")
+
+        loop.call_soon(first)
+        loop.call_soon(order.remove, "not in the list")
+        loop.call_soon(order.append, "after the error")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return order
+
+    Bench(flow).advance()
+
+    assert order == ["first", "after the error", "called by first"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from apps import MakeApp
 from driving import finish, step_keys, until_status
 from holdfast import Context, Holdfast, Limits, RunFailedError
 from holdfast.testing import Harness
+from holdfast.workflow.steps import spec_of
 
 
 async def test_the_keys_of_repeated_step_calls_are_the_name_and_a_number(app: Holdfast, h: Harness) -> None:
@@ -375,3 +379,32 @@ async def test_a_bad_step_name_is_refused(app: Holdfast, h: Harness) -> None:
         with pytest.raises(RunFailedError) as caught:
             await finish(h, flow, bad)
         assert caught.value.error.name == "InvalidNameError"
+
+
+class Service:
+    async def work(self) -> str:
+        return "done"
+
+
+def _with_spec_of_method() -> weakref.ref[Service]:
+    service = Service()
+    assert spec_of(service.work).function == service.work
+    return weakref.ref(service)
+
+
+def _with_spec_of_closure() -> weakref.ref[Service]:
+    service = Service()
+
+    async def closure() -> str:
+        return await service.work()
+
+    assert spec_of(closure).function is closure
+    return weakref.ref(service)
+
+
+@pytest.mark.usefixtures("frozen_heap")
+@pytest.mark.parametrize("make", [_with_spec_of_method, _with_spec_of_closure])
+def test_the_cached_spec_of_a_step_keeps_no_object_in_memory(make: Callable[[], weakref.ref[Service]]) -> None:
+    service = make()
+    gc.collect()
+    assert service() is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,8 @@ from holdfast.chain.answers import NO_VALUE, DoneAnswer, HandlerAnswer, encode_a
 from holdfast.chain.values import ChainTask
 from holdfast.core.limits import Limits
 from holdfast.kernel.attempt import StepTx, Transaction
-from holdfast.store.protocol import Fact
+from holdfast.kernel.flow import Limit
+from holdfast.store.protocol import Fact, LimitKey
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +20,7 @@ class Handler:
 
     function: Callable[[ChainTask], Any]
     is_async: bool
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +47,11 @@ class ChainCall:
     @property
     def is_async(self) -> bool:
         return self.handler.is_async
+
+    @property
+    def limited_by(self) -> Sequence[LimitKey]:
+        task: ChainTask = self.args[0]
+        return [limit.of_params(task.params, None) for limit in self.handler.limits]
 
     @property
     def wants_tx(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -21,6 +21,7 @@ from holdfast.core.retry import Retry
 from holdfast.core.show import shown
 from holdfast.errors import DefinitionError, InvalidOptionError
 from holdfast.kernel.definition import Blueprint, Definition
+from holdfast.kernel.flow import Limit, check_limits
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.startable import In, Startable
@@ -142,6 +143,7 @@ class Chain(Startable[In, Any]):
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         lease: Duration | None = None,
         timeout: Duration | None = None,
+        limits: Iterable[Limit] = (),
     ) -> Callable[[F], F]:
         """Add a step. The decorated function, ``async`` or plain, is its handler.
 
@@ -150,18 +152,20 @@ class Chain(Startable[In, Any]):
         of a worker, another one takes over the step when the lease has expired, and the lost attempt counts as failed
         with ``LEASE_EXPIRED``. None: the worker's lease (``WorkerConfig(lease=)``). ``timeout``: maximum duration of
         one attempt. An attempt that takes longer is cancelled and fails with ``StepTimeoutError``. None: no limit.
+        ``limits``: limits under which the handler runs; their keys come from the params of the run.
         """
         check_step_name(step_type, self._program.limits)
         self._program.check_new(step_type)
         check_count("max_attempts", max_attempts, _MAX_COUNT)
         lease_ms = _optional_ms("lease", lease, SHORTEST_LEASE_MS)
         timeout_ms = _optional_ms("timeout", timeout, 1)
+        checked_limits = check_limits(f"step {step_type!r}", limits)
 
         def register(function: F) -> F:
             if not callable(function):
                 raise DefinitionError(f"step {step_type!r} needs a function, not {shown(function)}")
             check_handler(f"step {step_type!r} of chain {self.name!r}", function)
-            handler = Handler(function, is_async(function))
+            handler = Handler(function, is_async(function), checked_limits)
             self._program.add(step_type, handler, max_attempts=max_attempts, lease_ms=lease_ms, timeout_ms=timeout_ms)
             return function
 

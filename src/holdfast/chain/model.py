@@ -8,8 +8,9 @@ from holdfast.chain import progress
 from holdfast.chain.progress import CHAIN, ChainStatus, StepState, TaskState
 from holdfast.chain.repair import ChainRepairRules
 from holdfast.core import history
+from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import Status, optional_from_ms
-from holdfast.core.records import StepRecord
+from holdfast.core.records import PlannedStep, StepRecord
 from holdfast.kernel.model import Model, RecordedRun
 
 
@@ -29,6 +30,14 @@ class ChainModel(Model):
 
     def current_step(self, steps: Sequence[StepRecord]) -> StepRecord | None:
         return progress.current_record(steps)
+
+    def planned(self, facts: Sequence[Fact]) -> Sequence[PlannedStep]:
+        plan = sorted((fact for fact in facts if fact.state == FactState.PLAN), key=lambda fact: fact.n)
+        before = [(), *((fact.key,) for fact in plan)]
+        return [
+            PlannedStep(fact.key, after, max_attempts=fact.max_attempts)
+            for fact, after in zip(plan, before, strict=False)
+        ]
 
     def open_steps(self, steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
         return [step for step in steps if progress.is_open(step)]

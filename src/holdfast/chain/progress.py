@@ -212,7 +212,7 @@ def _record(run_number: int, step: ChainStep, state: StepState) -> StepRecord:
         next_retry_at=optional_from_ms(retry_at or None),
         wake_at=from_ms(step.wait.wake_at) if waiting else None,
         wait_event_type=step.wait.event_type if waiting else None,
-        result=codec.plain(step.result.value) if state is StepState.DONE else None,
+        result=codec.displayed(step.result.value) if state is StepState.DONE else None,
         error=_error(step),
         created_at=from_ms(step.planned_at),
         updated_at=from_ms(_updated(step)),
@@ -236,7 +236,7 @@ _STEP_STATUS = {
 def _error(step: ChainStep) -> ErrorInfo | None:
     """The error of a dead step, or of the last failed attempt. A step that is done has none."""
     last = step.failure if step.result is None else step.result
-    return None if last is None or last.ok else Failure.decode(last.value).info
+    return None if last is None or last.ok else Failure.displayed(last.value).info
 
 
 def _updated(step: ChainStep) -> int:

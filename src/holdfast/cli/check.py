@@ -20,6 +20,7 @@ from holdfast.cli.terminal_text import escape_controls
 from holdfast.client.replaying import Replayer
 from holdfast.errors import HoldfastError
 from holdfast.kernel.requests import Requests
+from holdfast.open_app import payload_store
 from holdfast.ports import milliseconds
 from holdfast.store_url import check_url, make_store
 
@@ -80,7 +81,7 @@ def _check(command: CheckCommand, part: int, progress: Progress) -> CheckReport:
     url, schema = command.against or app.url, command.schema or (None if command.against else app.schema)
 
     async def check() -> CheckReport:
-        store = make_store(url, schema, app.runtime)
+        store = payload_store(app, make_store(url, schema, app.runtime))
         await store.open(migrate=False)
         try:
             requests = Requests(app.registry, app.limits, app.runtime, store.clock)

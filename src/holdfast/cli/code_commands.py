@@ -68,7 +68,7 @@ def check(
 
     Exit code 0 if all runs fit, 1 if one does not or the database cannot be read, 2 if there is no such app.
     """
-    from holdfast.cli.check import CheckCommand, run  # noqa: PLC0415  (the engine)
+    from holdfast.cli.check import CheckCommand, run
 
     command = CheckCommand(target, app_dir, against, schema, workflow, sample, junit, processes)
     raise typer.Exit(run(command))
@@ -115,7 +115,7 @@ def replay(
 
     Exit code 0 if the code fits the history, 1 if it does not, 2 if there is no such app.
     """
-    from holdfast.cli.replay import ReplayCommand, run  # noqa: PLC0415  (the engine)
+    from holdfast.cli.replay import ReplayCommand, run
 
     command = ReplayCommand(
         target, app_dir, instance, file, until, run_number, against, schema, pdb=pdb, all_frames=all_frames

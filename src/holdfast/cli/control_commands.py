@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, read_json, read_seconds, remote_command
+from holdfast.cli.options import WorkflowName, read_json, read_seconds, remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
 from holdfast.cli.response_fields import TERMINAL
 from holdfast.cli.selection import Selection, run_bulk, selecting
@@ -31,6 +31,19 @@ class OnReuse(StrEnum):
     RETRY_IF_FAILED = "retry_if_failed"
 
 
+class OnSingleton(StrEnum):
+    SKIP = "skip"
+    QUEUE = "queue"
+    CANCEL_RUNNING = "cancel_running"
+    REPLACE_WAITING = "replace_waiting"
+
+
+class OnLimit(StrEnum):
+    WAIT = "wait"
+    DROP = "drop"
+    REJECT = "reject"
+
+
 Check: TypeAlias = Callable[[Remote, str, str], None]
 
 
@@ -41,8 +54,8 @@ def add_control_commands(instances: typer.Typer) -> None:
     instances.command()(remote_command(selecting(restart)))
     instances.command()(remote_command(selecting(terminate)))
     instances.command()(remote_command(selecting(cancel)))
-    instances.command()(remote_command(move))
-    instances.command(name="send-event")(remote_command(send_event))
+    instances.command()(remote_command(selecting(move)))
+    instances.command(name="send-event")(remote_command(selecting(send_event)))
 
 
 def create(
@@ -114,6 +127,28 @@ def create(
         OnReuse | None,
         typer.Option("--on-reuse", metavar="POLICY", help="If a finished run has the id: " + ", ".join(OnReuse)),
     ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="The key of the run's limits and of its start policy.")
+    ] = None,
+    singleton: Annotated[
+        OnSingleton | None,
+        typer.Option(
+            "--singleton", metavar="POLICY", help="If a singleton with the key is open: " + ", ".join(OnSingleton)
+        ),
+    ] = None,
+    dedupe: Annotated[
+        str | None, typer.Option("--dedupe", metavar="KEY", help="Make no run while one with this key is open.")
+    ] = None,
+    debounce: Annotated[
+        float | None,
+        typer.Option(
+            "--debounce", metavar="DURATION", parser=read_seconds, help="Begin after this time without a further start."
+        ),
+    ] = None,
+    on_limit: Annotated[
+        OnLimit | None,
+        typer.Option("--on-limit", metavar="POLICY", help="If a limit has no room: " + ", ".join(OnLimit)),
+    ] = None,
 ) -> None:
     """Start a new instance of a workflow.
 
@@ -126,12 +161,13 @@ def create(
       holdfast instances create -w greet --params '"ann"'
       holdfast instances create -w greet --queue night --delay 8h --search team=a --priority 5
       holdfast instances create -w greet -i g-1 --on-reuse allow --run-timeout 10m
+      holdfast instances create -w reindex --params '"shop-1"' --key shop-1 --debounce 5s
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     texts = {
         "id": id, "queue": queue, "startAt": start_at, "cron": cron, "summary": summary, "onConflict": on_conflict,
-        "onReuse": on_reuse,
+        "onReuse": on_reuse, "key": key, "singleton": singleton, "onLimit": on_limit,
     }  # fmt: skip
     seconds = {
         "delay": delay, "executionTimeout": execution_timeout, "runTimeout": run_timeout, "taskTimeout": task_timeout,
@@ -143,6 +179,8 @@ def create(
         retry=retry,
         memo=memo,
         search=_search_object(search),
+        dedupe=None if dedupe is None else json.dumps({"key": dedupe}),
+        debounce=None if debounce is None else json.dumps({"wait": debounce}),
     )
     created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(created, workflow)
@@ -242,44 +280,56 @@ def cancel(
 
 def send_event(
     remote: Remote,
-    workflow: WorkflowName,
-    id: InstanceId,
+    selection: Selection,
     type: Annotated[str, typer.Option("--type", "-t", metavar="TYPE", help="The type of the event.")],
     payload: Annotated[
         str | None, typer.Option("--payload", metavar="JSON", parser=read_json, help="The payload of the event.")
     ] = None,
 ) -> None:
-    """Send an event to an instance. The event is stored until the workflow waits for its type.
+    """Send an event to instances. The event is stored until the workflow waits for its type.
 
     Retries of this command are safe: the event has an id, and an id is delivered once. Running the command again sends
-    another event.
+    another event. Give one instance by name, or select instances with a filter.
 
     \b
     Examples:
       holdfast instances send-event -w fulfil -i order-1 -t approval --payload '{"by": "ann"}'
-      holdfast instances send-event -w fulfil -i order-1 -t go
+      holdfast instances send-event fulfil/order-1 -t go
+      holdfast instances send-event -w fulfil --status waiting -t go --dry-run
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
+    if not selection.named:
+        arguments = {"type": type, **({} if payload is None else {"payload": json.loads(payload)})}
+        run_bulk(remote, selection, "sendEvent", None, arguments)
+        return
+    [(workflow, ids)] = selection.named.items() if len(selection.named) == 1 else [("", [])]
+    if len(ids) != 1:
+        raise typer.BadParameter("give one id, or select instances with a filter")
     body = json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
-    sent = remote.post(workflow, "instances", id, "events", expect="accepted", body=body, repeatable=True)
-    views.show_sent(sent, workflow, id, type)
+    sent = remote.post(workflow, "instances", ids[0], "events", expect="accepted", body=body, repeatable=True)
+    views.show_sent(sent, workflow, ids[0], type)
 
 
 def move(
     remote: Remote,
-    workflow: WorkflowName,
-    ids: InstanceIds,
-    version: Annotated[str, typer.Option("--to", metavar="VERSION", help="The version of the workers to run on.")],
+    selection: Selection,
+    to: Annotated[str, typer.Option("--to", metavar="VERSION", help="The version of the workers to run on.")],
 ) -> None:
     """Move pinned instances to another release: workers of that version claim them from now on.
 
+    Give instances by name, or select them with a filter.
+
     \b
     Examples:
-      holdfast instances move -w fulfil -i order-1 --to 2026-11-17
+      holdfast instances move fulfil/order-1 --to 2026-11-17
+      holdfast instances move --version 2026-11-16 --status waiting --to 2026-11-17 --dry-run
       holdfast versions                                 shows the open runs of each version
     """
-    manage(remote, workflow, ids, "move", f"moved to {version}", body=json_object(version=json.dumps(version)))
+    if not selection.named:
+        run_bulk(remote, selection, "move", None, {"version": to})
+    for workflow, ids in selection.named.items():
+        manage(remote, workflow, ids, "move", f"moved to {to}", body=json_object(version=json.dumps(to)))
 
 
 def apply(
@@ -304,7 +354,7 @@ def manage(
 
     With several ids, a failed request does not stop the others. ``check`` raises if the request must not be sent.
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     unique_ids, failed = list(dict.fromkeys(ids)), False
     for instance_id in unique_ids:

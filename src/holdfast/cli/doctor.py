@@ -29,12 +29,15 @@ async def _examine(url: str, schema: str | None, app: Holdfast | None) -> list[F
         if refusal is not None:
             return [refusal]
         lease_ms = to_ms((app.worker_config if app else WorkerConfig()).lease)
+        settings = await doctor.settings(lease_ms)
+        if any(one.check == "rights" and one.severity is Severity.ERROR for one in settings):
+            return settings
         counts, workers = await doctor.counts(), await doctor.workers()
         queues = frozenset(queue for names, _ in workers for queue in names)
         versions = frozenset(version for _, version in workers if version is not None)
         retention = None if app is None else app.registry.retention is not None
         return [
-            *await doctor.settings(lease_ms),
+            *settings,
             *examine_counts(counts, retention=retention),
             *examine_waiting(counts.waiting, queues, versions, None if app is None else app.registry.runnable()),
             Finding(Severity.OK, "workers", f"{len(workers)} alive"),
@@ -55,6 +58,6 @@ def report(findings: list[Finding], say: Callable[[str], None]) -> bool:
 
 
 def load(target: str | None, directory: Path) -> Holdfast | None:
-    from holdfast.cli.loading import load_app  # noqa: PLC0415  (imports the user's module)
+    from holdfast.cli.loading import load_app
 
     return None if target is None else load_app(target, directory)

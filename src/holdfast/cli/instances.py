@@ -149,7 +149,7 @@ def list_instances(
       holdfast instances list --error KeyError --since 1h
       holdfast instances list -w fulfil --cursor i1234
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     query = {"status": status, "pageSize": page_size, "cursor": cursor, **_attributes(search or ())}
     options = [word for text in search or () for word in ("--search", text)]
@@ -191,7 +191,7 @@ def get(
       holdfast instances get -w fulfil -i order-1
       holdfast instances get -w fulfil -i order-1 --full
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     views.show_instance(remote.get(workflow, "instances", id, expect="details"), workflow, full=full)
 
@@ -230,7 +230,7 @@ def history(
       holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
       holdfast instances history -w fulfil -i order-1 --order desc | head
     """
-    from holdfast.cli import history_pages, views  # noqa: PLC0415  (rich)
+    from holdfast.cli import history_pages, views
 
     instance = remote.get(workflow, "instances", id, expect="meta")
     filters = {"logLevel": log_level, "logCategory": log_category} if include_logs else {}
@@ -281,7 +281,7 @@ def logs(
       holdfast instances logs -w fulfil -i order-1 --log-category system    lines of the engine
       holdfast instances logs -w fulfil -i order-1 --include-replayed       how often the code ran
     """
-    from holdfast.cli import history_pages, views  # noqa: PLC0415  (rich)
+    from holdfast.cli import history_pages, views
 
     path = (workflow, "instances", id)
     filters: dict[str, object] = {"logLevel": log_level, "logCategory": log_category}
@@ -292,7 +292,7 @@ def logs(
         return
     if order is Order.DESC or page_size is not None:
         raise typer.BadParameter("--follow cannot be combined with --order desc or --page-size")
-    from holdfast.cli.follow import Follower  # noqa: PLC0415
+    from holdfast.cli.follow import Follower
 
     views.show_followed(Follower(remote, path, filters, logs_cursor, replayed=include_replayed), run)
 

@@ -26,7 +26,7 @@ def set_up_logging(level: str | None, log_format: str | None = None) -> None:
 
 def _log_json(level: str | None) -> None:
     """Replace the handlers of the root logger by one that writes JSON."""
-    from holdfast.telemetry.logs import JsonFormatter, LogContext  # noqa: PLC0415  (the engine)
+    from holdfast.telemetry.logs import JsonFormatter, LogContext
 
     handler = logging.StreamHandler()
     handler.addFilter(LogContext())

@@ -14,13 +14,18 @@ import typer
 
 from holdfast.cli.code_commands import add_code_commands
 from holdfast.cli.control_commands import add_control_commands
+from holdfast.cli.flow import limits, queues
+from holdfast.cli.init import init
 from holdfast.cli.instances import instances
 from holdfast.cli.maintenance import add_maintenance_commands
+from holdfast.cli.mcp_command import mcp
 from holdfast.cli.model_commands import add_model_commands
 from holdfast.cli.observe import add_observe_commands
 from holdfast.cli.options import read_event, read_json, remote_command
 from holdfast.cli.repair_commands import add_repair_commands
+from holdfast.cli.schedules import schedules
 from holdfast.cli.serve import Format, dev, serve
+from holdfast.cli.streams import add_stream_command
 from holdfast.cli.versions import versions
 from holdfast.cli.view_commands import add_view_commands
 from holdfast.cli.workflows import workflows
@@ -40,18 +45,24 @@ cli.command()(serve)
 cli.add_typer(workflows, name="workflows")
 add_control_commands(instances)
 add_repair_commands(instances)
+add_stream_command(instances)
 add_model_commands(instances)
 add_view_commands(cli, instances)
 cli.add_typer(instances, name="instances")
+cli.add_typer(schedules, name="schedules")
+cli.add_typer(queues, name="queues")
+cli.add_typer(limits, name="limits")
 add_maintenance_commands(cli)
 add_code_commands(cli)
+cli.command()(mcp)
+cli.command()(init)
 cli.command()(remote_command(versions))
 add_observe_commands(cli)
 
 
 def _show_version(requested: bool) -> None:
     if requested:
-        from holdfast._version import __version__  # noqa: PLC0415
+        from holdfast._version import __version__
 
         typer.echo(f"holdfast {__version__}")
         raise typer.Exit
@@ -70,6 +81,7 @@ def holdfast(
     Examples:
       holdfast demo                        watch an order survive the death of its worker
       holdfast demo --file my.db           the same, in a file of your choice
+      holdfast init shop                   make a project with tests, Dockerfile and compose file
       holdfast dev shop:app                develop: worker, HTTP API, restart on changes
       holdfast worker shop:app             run the workflows of the app in shop.py
       holdfast serve shop:app              serve its HTTP API
@@ -89,7 +101,7 @@ def holdfast(
       130   interrupted by Ctrl-C
       143   ended by a second SIGTERM
 
-    workflows, instances, workers, queues, stats and top use HTTP only, with the server given by --base-url or
+    workflows, instances, workers, queues, limits, stats and top use HTTP only, with the server given by --base-url or
     $HOLDFAST_BASE_URL.
     """
     del version  # handled by its callback
@@ -122,7 +134,7 @@ def demo(
       holdfast demo --no-keep             remove the file afterwards
       holdfast demo | cat                 plain lines, no colour
     """
-    from holdfast.cli.demo import demonstrate  # noqa: PLC0415  (rich and the engine)
+    from holdfast.cli.demo import demonstrate
 
     if not demonstrate(file, keep=keep):
         raise typer.Exit(1)
@@ -150,7 +162,7 @@ def worker(
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", metavar="Q", help="Claim only runs of this queue. Repeat the option for several."),
+        typer.Option("--queue", metavar="Q", help="Claim only from this queue; repeat it. Shares: bulk=20,default=80."),
     ] = None,
     drain: Annotated[
         str | None,
@@ -169,7 +181,7 @@ def worker(
             metavar="N",
             min=1,
             max=65000,
-            help="Serve metrics for Prometheus at /metrics on this port; several processes use the ports from N on.",
+            help="Serve /metrics, /healthz and /readyz on this port; several processes use the ports from N on.",
         ),
     ] = None,
     metrics_host: Annotated[
@@ -192,6 +204,7 @@ def worker(
       holdfast worker shop:app                           one process, in the directory of shop.py
       holdfast worker shop:app --processes 4             four processes
       holdfast worker shop:app --queue mail --queue bulk runs of these queues only
+      holdfast worker shop:app --queue bulk=20,default=80 a fifth of the slots for bulk
       holdfast worker jobs.main:app --app-dir /srv/shop  from any directory
       holdfast worker shop:app --drain '2 min'           for long steps
       holdfast worker shop:app --metrics-port 9464       with metrics for Prometheus
@@ -199,7 +212,7 @@ def worker(
 
     Exit code 0 after a drain, 1 if the app cannot be run, 2 if there is no such app.
     """
-    from holdfast.cli.worker import WorkerOptions, work  # noqa: PLC0415  (the engine)
+    from holdfast.cli.worker import WorkerOptions, work
 
     options = WorkerOptions(
         target, app_dir, concurrency, tuple(queue or ()), drain, log_level, log_format, metrics_port, metrics_host,
@@ -208,7 +221,7 @@ def worker(
     if processes == 1:
         work(options, supervisor_fd)
         return
-    from holdfast.cli.supervisor import supervise  # noqa: PLC0415
+    from holdfast.cli.supervisor import supervise
 
     raise typer.Exit(supervise(options, processes))
 
@@ -238,7 +251,7 @@ def migrate(
 
     Exit code 0 if the schema is up to date afterwards, 1 if it is not.
     """
-    from holdfast.cli.migration import bring_up_to_date  # noqa: PLC0415  (the engine)
+    from holdfast.cli.migration import bring_up_to_date
 
     typer.echo(bring_up_to_date(url, schema, check=check))
 
@@ -297,7 +310,7 @@ def simulate(
 
     Exit code 0 if nothing was found, 1 if something was found, 2 if there is no such app or workflow.
     """
-    from holdfast.cli.simulation import SimulateOptions, run  # noqa: PLC0415  (the engine, and the simulation)
+    from holdfast.cli.simulation import SimulateOptions, run
 
     options = SimulateOptions(
         target, workflow, app_dir, params, tuple(event or ()), world, tuple(allow or ()), seeds, first, seed
@@ -310,8 +323,8 @@ def main() -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # print "?" for characters that the terminal's encoding lacks
-    from holdfast.cli.errors import WrongUsageError  # noqa: PLC0415
-    from holdfast.errors import HoldfastError  # noqa: PLC0415
+    from holdfast.cli.errors import WrongUsageError
+    from holdfast.errors import HoldfastError
 
     try:
         cli()

@@ -1,4 +1,4 @@
-"""Commands that work on a database directly: ``prune``, ``export``, ``import``, ``move``, ``doctor``."""
+"""Commands that work on a database directly: ``prune``, ``export``, ``import``, ``move``, ``doctor``, ``reencrypt``."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def add_maintenance_commands(cli: typer.Typer) -> None:
     cli.command(name="import")(import_)
     cli.command()(move)
     cli.command()(doctor)
+    cli.command()(reencrypt)
 
 
 def prune(
@@ -76,8 +77,8 @@ def prune(
       holdfast prune sqlite:///shop.db --older-than 90d
       holdfast prune --older-than 30d --status complete -w fulfil       with $HOLDFAST_DATABASE_URL set
     """
-    from holdfast.cli.pruning import PruneOptions  # noqa: PLC0415  (the engine)
-    from holdfast.cli.pruning import prune as delete  # noqa: PLC0415
+    from holdfast.cli.pruning import PruneOptions
+    from holdfast.cli.pruning import prune as delete
 
     statuses = tuple(Status(one.value) for one in status or EndedStatus)
     delete(PruneOptions(url, schema, older_than, workflow, statuses, dry_run), typer.echo)
@@ -104,7 +105,7 @@ def export(
 
     Exit code 0 if the file is complete, 1 if a worker is alive or the file exists.
     """
-    from holdfast.cli.transfer import Address, export_file  # noqa: PLC0415  (the engine)
+    from holdfast.cli.transfer import Address, export_file
 
     export_file(Address(url, schema), file, typer.echo, abort=abort)
 
@@ -126,7 +127,7 @@ def import_(
 
     Exit code 0 if all rows are equal afterwards, 1 if the database is not empty or the file not complete.
     """
-    from holdfast.cli.transfer import Address, import_file  # noqa: PLC0415  (the engine)
+    from holdfast.cli.transfer import Address, import_file
 
     import_file(file, Address(url, schema), typer.echo)
 
@@ -156,8 +157,8 @@ def move(
 
     Exit code 0 if all rows are equal afterwards, 1 if a worker of the source is alive or the target is not empty.
     """
-    from holdfast.cli.transfer import Address  # noqa: PLC0415  (the engine)
-    from holdfast.cli.transfer import move as transfer  # noqa: PLC0415
+    from holdfast.cli.transfer import Address
+    from holdfast.cli.transfer import move as transfer
 
     transfer(Address(source, source_schema), Address(target, target_schema), typer.echo, abort=abort)
 
@@ -184,7 +185,32 @@ def doctor(
 
     Exit code 0 if there are no errors (warnings are allowed), 1 if there are.
     """
-    from holdfast.cli.doctor import examine, load, report  # noqa: PLC0415  (the engine)
+    from holdfast.cli.doctor import examine, load, report
 
     if not report(examine(url, schema, load(app, app_dir)), typer.echo):
+        raise typer.Exit(1)
+
+
+def reencrypt(
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, with its keys.")],
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", metavar="PATH", help="Search for the module here first.")
+    ] = Path(),
+) -> None:
+    """Encrypt all stored values of an app's database with the app's first key.
+
+    Also values from before the app had a codec. Safe while workers run: values are replaced in small transactions, and
+    only if their row has not changed. If the command is interrupted, repeat it. An old key can be removed from the app
+    when the command reports 0 values.
+
+    \b
+    Examples:
+      holdfast reencrypt shop:app
+
+    Exit code 0 if all values have the first key, 1 if some cannot be read with the keys of the app.
+    """
+    from holdfast.cli.loading import load_app
+    from holdfast.cli.reencryption import reencrypt as rewrite
+
+    if not rewrite(load_app(app, app_dir), typer.echo):
         raise typer.Exit(1)

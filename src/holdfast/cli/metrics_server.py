@@ -1,4 +1,4 @@
-"""``holdfast worker --metrics-port``: a listener that answers ``GET /metrics`` and nothing else."""
+"""``holdfast worker --metrics-port``: a listener that answers ``GET /metrics`` and probes, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from holdfast.app import Holdfast
+from holdfast.cli.health import PATHS, health
 from holdfast.errors import HoldfastError
 
 _log = logging.getLogger("holdfast")
@@ -23,14 +25,14 @@ class CannotServeMetricsError(HoldfastError):
 
 
 @asynccontextmanager
-async def metrics_server(text: Callable[[], Awaitable[str]], host: str, port: int, ports: int) -> AsyncIterator[int]:
-    """Serve metrics on the first free port of ``ports`` ports from ``port`` on; yields the port."""
+async def metrics_server(app: Holdfast, host: str, port: int, ports: int) -> AsyncIterator[int]:
+    """Serve metrics and probes on the first free port of ``ports`` ports from ``port`` on; yields the port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await _response(head, text))
+                writer.write(await _response(head, app))
                 await writer.drain()
         writer.close()
 
@@ -56,15 +58,18 @@ async def _listen(
     raise AssertionError("there is at least one port")
 
 
-async def _response(head: bytes, text: Callable[[], Awaitable[str]]) -> bytes:
+async def _response(head: bytes, app: Holdfast) -> bytes:
     method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0]
-    if path != b"/metrics":
-        return _message("404 Not Found", b"the metrics are at /metrics\n")
+    path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+    if path not in ("/metrics", *PATHS):
+        return _message("404 Not Found", b"the metrics are at /metrics, the probes at /healthz and /readyz\n")
     if method not in (b"GET", b"HEAD"):
         return _message("405 Method Not Allowed", b"")
+    if path in PATHS:
+        status, body = await health(app, path)
+        return _message("200 OK" if status == 200 else "503 Service Unavailable", body)
     try:
-        body = (await text()).encode()
+        body = (await app.metrics_text()).encode()
     except Exception:
         _log.exception("the metrics could not be read")
         return _message("500 Internal Server Error", b"")

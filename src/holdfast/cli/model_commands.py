@@ -40,7 +40,7 @@ def facts(
       holdfast instances facts -w etl -i e-1 --prefix result/      the results so far
       holdfast instances facts -w etl -i e-1 --prefix start/load/  the starts of node load, with their owners
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     response = remote.get(workflow, "instances", id, "facts", expect="facts", query={"prefix": prefix})
     views.show_facts(response, workflow, id, prefix)
@@ -54,7 +54,7 @@ def mermaid(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
       holdfast instances mermaid -w etl -i e-1
       holdfast instances mermaid -w etl -i e-1 > e-1.mmd
     """
-    from holdfast.cli.output import show_text  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import show_text
 
     show_text(remote.get_text(workflow, "instances", id, "mermaid"))
 
@@ -88,7 +88,7 @@ def outbox(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
     Examples:
       holdfast instances outbox -w order.process -i order-1
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     views.show_outbox(remote.get(workflow, "instances", id, "outbox", expect="events"), workflow, id)
 
@@ -101,7 +101,7 @@ def redeliver(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
       holdfast instances redeliver -w order.process -i order-1
       holdfast instances outbox -w order.process -i order-1      shows the result
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     # Not repeatable: the response to a second request would report 0 events.
     response = remote.post(workflow, "instances", id, "outbox", "redeliver", expect="redelivered", repeatable=False)

@@ -1,4 +1,4 @@
-"""``holdfast workers``, ``queues``, ``stats`` and ``top``: the state of the whole system. Uses HTTP only."""
+"""``holdfast workers``, ``stats``, ``top`` and ``audit``: the state of the whole system. Uses HTTP only."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ENDED = ("complete", "errored", "cancelled", "terminated")
 
 def add_observe_commands(cli: typer.Typer) -> None:
     cli.command()(remote_command(workers))
-    cli.command()(remote_command(queues))
     cli.command()(remote_command(stats))
     cli.command()(remote_command(top))
+    cli.command()(remote_command(audit))
 
 
 def workers(
@@ -42,26 +42,10 @@ def workers(
       holdfast workers --wide
       holdfast workers | awk '$2 == "dead" {print $1}'      ids of dead workers
     """
-    from holdfast.cli.output import console, show_table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import console, show_table
 
     found = remote.get("_workers", expect="workers").list("workers")
     show_table(console(), _workers(found, wide=wide)) if found else console().print("There are no workers.")
-
-
-def queues(remote: Remote) -> None:
-    """List the queues that have tasks or living workers.
-
-    A task is a run, or a node of a graph. OLDEST is the time for which the oldest due task has been due.
-
-    \b
-    Examples:
-      holdfast queues
-      holdfast queues | awk '$2 > 100'      queues with more than 100 due tasks
-    """
-    from holdfast.cli.output import console, show_table  # noqa: PLC0415  (rich)
-
-    found = remote.get("_queues", expect="queues").list("queues")
-    show_table(console(), _queues(found)) if found else console().print("No queue has tasks or workers.")
 
 
 def stats(remote: Remote) -> None:
@@ -71,7 +55,7 @@ def stats(remote: Remote) -> None:
     Examples:
       holdfast stats
     """
-    from holdfast.cli.output import console, show_table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import console, show_table
 
     out = console()
     for index, (title, table) in enumerate(_stats(remote.get("_stats", expect="runs"))):
@@ -94,9 +78,9 @@ def top(
       holdfast top --interval 5s
       holdfast top --once
     """
-    from rich.live import Live  # noqa: PLC0415  (rich)
+    from rich.live import Live
 
-    from holdfast.cli.output import console  # noqa: PLC0415
+    from holdfast.cli.output import console
 
     out = console()
     if once or not out.is_terminal:
@@ -111,11 +95,60 @@ def top(
             return
 
 
+def audit(
+    remote: Remote,
+    instance: Annotated[
+        str | None,
+        typer.Argument(metavar="WORKFLOW/ID", show_default=False, help="Only records of this instance."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Number of records.")] = 25,
+) -> None:
+    """List who did what to which instance, and why: the newest records first.
+
+    \b
+    Examples:
+      holdfast audit
+      holdfast audit fulfil/order-1
+      holdfast audit --limit 1000 | awk '$3 == "ann"'      what ann did
+    """
+    from holdfast.cli.output import console, show_table
+
+    path = ["_audit"] if instance is None else [*_workflow_and_id(instance), "audit"]
+    records: list[Fields] = []
+    cursor: str | None = None
+    while len(records) < limit:
+        query = {"pageSize": str(min(100, limit - len(records))), **({} if cursor is None else {"cursor": cursor})}
+        page = remote.get(*path, expect="records", query=query)
+        records += page.list("records")
+        cursor = page.text("nextCursor") or None
+        if cursor is None:
+            break
+    show_table(console(), _audit(records)) if records else console().print("There are no audit records.")
+
+
+def _workflow_and_id(pid: str) -> list[str]:
+    workflow, slash, id_ = pid.partition("/")
+    if not (slash and workflow and id_) or "/" in id_:
+        raise typer.BadParameter(f"{pid!r} is not of the form WORKFLOW/ID")
+    return [workflow, "instances", id_]
+
+
 # --- tables
 
 
+def _audit(records: list[Fields]) -> Table:
+    from holdfast.cli.output import line, table, timestamp
+
+    rows = []
+    for record in records:
+        at = timestamp(record.time("at")).replace(" ", "T")
+        names = [record.text(name) or "-" for name in ("action", "actor", "target", "outcome", "reason")]
+        rows.append([line(text) for text in (at, *names)])
+    return table(["AT_UTC", "ACTION", "ACTOR", "TARGET", "OUTCOME", "REASON"], rows)
+
+
 def _stats(found: Fields) -> Iterator[tuple[str, Table]]:
-    from holdfast.cli.output import line, table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import line, table
 
     yield _throughput(found), _runs(found)
     errors = found.fields("errors")
@@ -138,7 +171,7 @@ def _throughput(found: Fields) -> str:
 
 
 def _runs(found: Fields) -> Table:
-    from holdfast.cli.output import line, table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import line, table
 
     runs = found.fields("runs")
     statuses = [status for status in (*_OPEN, *_ENDED) if any(runs.fields(name).number(status) for name in runs)]
@@ -150,26 +183,27 @@ def _runs(found: Fields) -> Table:
 
 
 def _step(step: Fields) -> list[Text]:
-    from holdfast.cli.output import line  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import line
 
     seconds = [f"{float(step.any(name) or 0) / 1000:.3f}" for name in ("meanMs", "maxMs")]
     return [line(text) for text in (step.text("workflowName"), step.text("step"), str(step.number("count")), *seconds)]
 
 
-def _queues(found: list[Fields]) -> Table:
-    from holdfast.cli.output import line, table  # noqa: PLC0415  (rich)
+def queue_table(found: list[Fields]) -> Table:
+    from holdfast.cli.output import line, table
 
     rows = []
     for queue in found:
         oldest = queue.time("oldestDue")
         numbers = [str(queue.number(name) or 0) for name in ("due", "running", "workers")]
         age = "-" if oldest is None else _age(oldest)
-        rows.append([line(text) for text in (queue.text("name"), *numbers, age)])
-    return table(["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST"], rows)
+        state = "paused" if queue.true("paused") else "open"
+        rows.append([line(text) for text in (queue.text("name"), *numbers, age, state)])
+    return table(["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST", "STATE"], rows)
 
 
 def _workers(found: list[Fields], *, wide: bool) -> Table:
-    from holdfast.cli.output import coloured, line, table, timestamp  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import coloured, line, table, timestamp
 
     rows = []
     for worker in found:
@@ -187,8 +221,8 @@ def _workers(found: list[Fields], *, wide: bool) -> Table:
 
 def _overview(remote: Remote) -> RenderableType:
     """Everything that ``top`` shows."""
-    from rich.console import Group  # noqa: PLC0415  (rich)
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Group
+    from rich.text import Text
 
     stats, queues = remote.get("_stats", expect="runs"), remote.get("_queues", expect="queues").list("queues")
     workers = remote.get("_workers", expect="workers").list("workers")
@@ -196,7 +230,7 @@ def _overview(remote: Remote) -> RenderableType:
     for title, table in _stats(stats):
         parts += [Text(f"\n{title}", style="bold"), table]
     if queues:
-        parts += [Text("\nQueues", style="bold"), _queues(queues)]
+        parts += [Text("\nQueues", style="bold"), queue_table(queues)]
     if workers:
         parts += [Text("\nWorkers", style="bold"), _workers(workers, wide=False)]
     return Group(*parts)

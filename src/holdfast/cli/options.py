@@ -40,8 +40,8 @@ def _port(url: str) -> bool:
 
 
 def read_seconds(text: str) -> float:
-    from holdfast.core.durations import to_ms  # noqa: PLC0415
-    from holdfast.errors import InvalidDurationError  # noqa: PLC0415
+    from holdfast.core.durations import to_ms
+    from holdfast.errors import InvalidDurationError
 
     value: float | str = text
     with suppress(ValueError):
@@ -95,7 +95,7 @@ def _index_outside_strings(text: str, word: str) -> int:
 
 def _with_excerpt(error: json.JSONDecodeError) -> str:
     """The message of a JSON error, with the line and a mark under the invalid character."""
-    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.cells import cell_len
 
     start = error.pos - error.colno + 1
     line, column = error.doc[start:].partition("\n")[0], error.pos - start

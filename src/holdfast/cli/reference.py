@@ -28,7 +28,15 @@ CURLS = {
     "workflows mermaid -w etl": "curl $B/etl/mermaid",
     "workers": "curl $B/_workers",
     "queues": "curl $B/_queues",
+    "queues pause bulk": "curl -X POST $B/_queues/bulk/pause",
+    "queues resume bulk": "curl -X POST $B/_queues/bulk/resume",
+    "queues drain bulk": "curl -X POST $B/_queues/bulk/pause; until curl $B/_queues | ...",
+    "queues move bulk --to slow": 'curl --json \'{"to": "slow"}\' $B/_queues/bulk/move',
+    "limits list": "curl $B/_limits",
+    "limits set bank --concurrency 10": "curl -X PUT --json '{\"concurrency\": 10}' $B/_limits/bank",
     "versions": "curl $B/_versions",
+    "audit": "curl $B/_audit",
+    "audit fulfil/o-1": "curl $B/fulfil/instances/o-1/audit",
     "stats": "curl $B/_stats",
     "top": "curl $B/_stats",
     "instances list": "curl $B/_instances",
@@ -36,6 +44,7 @@ CURLS = {
     "instances get fulfil/o-1": "curl $B/fulfil/instances/o-1",
     "instances history fulfil/o-1": "curl $B/fulfil/instances/o-1/history",
     "instances logs fulfil/o-1": "curl '$B/fulfil/instances/o-1/history?includeLogs=true'",
+    "instances stream fulfil/o-1 progress": "curl -N $B/fulfil/instances/o-1/streams/progress",
     "instances create -w fulfil -i o-1": 'curl --json \'{"id": "o-1"}\' $B/fulfil/instances',
     "instances pause fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/pause",
     "instances resume fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/resume",
@@ -50,6 +59,9 @@ CURLS = {
         'curl --json \'{"action": "delete", "filter": {"status": "complete"}}\' $B/_bulk'
     ),
     "instances fork fulfil/o-1 --before charge": 'curl --json \'{"before": "charge"}\' $B/fulfil/instances/o-1/fork',
+    "instances fork --error KeyError --before pay": (
+        'curl --json \'{"action": "fork", "filter": {"error": "KeyError"}, "arguments": {"before": "pay"}}\' $B/_bulk'
+    ),
     "instances resolve fulfil/o-1 --step charge --result 1": (
         'curl --json \'{"stepKey": "charge", "result": 1}\' $B/fulfil/instances/o-1/resolve'
     ),
@@ -68,7 +80,7 @@ CURLS = {
 
 
 def reference() -> str:
-    from holdfast.cli.main import cli  # noqa: PLC0415  (imports every command)
+    from holdfast.cli.main import cli
 
     rows = [f"| `holdfast {command}` | `{curl}` |" for command, curl in CURLS.items()]
     introduction = _INTRODUCTION.format(curls="\n".join(["| command | request |", "|---|---|", *rows]))

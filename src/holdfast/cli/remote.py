@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -79,18 +79,24 @@ class RequestFailedError(CommandFailedError):
         self.retry_after = retry_after
 
 
+_SILENCE_S = 60.0
+"""Time after which a stream counts as broken: the server sends a ping every 15 seconds."""
+
+
 class Remote:
     """Client of one server. Paths are given in segments, which are quoted."""
 
     def __init__(self, connection: Connection) -> None:
-        import httpx  # noqa: PLC0415  (too slow to import for `--help`)
+        import httpx
 
         self._connection = connection
         self.shown_url = _without_user(connection.base_url)
-        host = urlsplit(connection.base_url).hostname or ""
+        url = urlsplit(connection.base_url)
+        host = url.hostname or ""
         self._client = httpx.Client(
             headers=[(name.encode(), value.encode()) for name, value in connection.headers],
             timeout=connection.timeout,
+            verify=url.scheme != "http",  # the certificate authorities take 30 ms to read
             trust_env=host not in ("localhost", "::1") and not host.startswith("127."),  # no proxy for this machine
         )
 
@@ -111,6 +117,31 @@ class Remote:
     def post(self, *path: str, expect: str, body: str | None = None, repeatable: bool) -> Fields:
         """Send a request that changes state. ``repeatable``: the request is idempotent."""
         return self._send_with_retries("POST", path, _with_field(expect), body=body, repeatable=repeatable)
+
+    def put(self, *path: str, expect: str, body: str) -> Fields:
+        """Set fields. The request is idempotent."""
+        return self._send_with_retries("PUT", path, _with_field(expect), body=body)
+
+    def patch(self, *path: str, expect: str, body: str) -> Fields:
+        """Replace some fields. The request is idempotent."""
+        return self._send_with_retries("PATCH", path, _with_field(expect), body=body)
+
+    def delete(self, *path: str, expect: str) -> Fields:
+        return self._send_with_retries("DELETE", path, _with_field(expect), repeatable=False)
+
+    def lines(self, *path: str, query: Mapping[str, object] | None = None) -> Iterator[str]:
+        """The lines of a response that ends when the server has nothing more to send."""
+        import httpx
+
+        timeout = httpx.Timeout(self._connection.timeout, read=_SILENCE_S)
+        try:
+            with self._client.stream("GET", self._url(path, query), timeout=timeout) as response:
+                if not response.is_success:
+                    raise self._failure_of(response, Fields(_json(self._read(response))))
+                yield from response.iter_lines()
+        except httpx.TransportError as error:
+            reason = f"no response from {self.shown_url} ({self._cause(error)})"
+            raise RequestFailedError(reason, transient=True) from None
 
     def pause_before(self, attempt: int, failure: RequestFailedError) -> float:
         """Seconds to wait before the next attempt: they double, and are at least the server's Retry-After."""
@@ -149,7 +180,7 @@ class Remote:
         return f"{url}?{urlencode(parameters, doseq=True)}" if parameters else url
 
     def _send(self, method: str, url: str, body: str | None, parse: ResponseParser[T]) -> T:
-        import httpx  # noqa: PLC0415
+        import httpx
 
         headers = {} if body is None else {"content-type": "application/json"}
         content = None if body is None else body.encode()

@@ -17,7 +17,7 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Th
 
 def add_repair_commands(instances: typer.Typer) -> None:
     instances.command()(remote_command(selecting(retry)))
-    instances.command()(remote_command(fork))
+    instances.command()(remote_command(selecting(fork)))
     instances.command()(remote_command(resolve))
     instances.command()(remote_command(selecting(delete)))
 
@@ -55,11 +55,14 @@ def delete(remote: Remote, selection: Selection, reason: Reason = None) -> None:
 
 def fork(
     remote: Remote,
-    workflow: WorkflowName,
-    id: InstanceId,
+    selection: Selection,
     before: Annotated[str, typer.Option("--before", metavar="STEP", help="The step at which the new instance begins.")],
     new_id: Annotated[
         str | None, typer.Option("--new-id", metavar="ID", help="The id of the new instance. Default: generated.")
+    ] = None,
+    suffix: Annotated[
+        str | None,
+        typer.Option("--suffix", metavar="TEXT", help="With a filter: the end of the new ids. Default: -fork."),
     ] = None,
     outputs: Annotated[
         str | None,
@@ -70,23 +73,39 @@ def fork(
     ] = None,
     reason: Reason = None,
 ) -> None:
-    """Start a new instance with the recorded history before a step.
+    """Start new instances with the recorded history before a step.
+
+    Give one instance by name, or select instances with a filter. The id of a fork of a selected instance is the id of
+    the instance and the suffix; instances without the step, or whose fork exists already, are skipped.
 
     \b
     Examples:
       holdfast instances fork fulfil/order-1 --before charge --new-id order-1-again
       holdfast instances fork fulfil/order-1 --before charge --outputs '{"lookup": {"price": 3}}'
+      holdfast instances fork -w fulfil --error KeyError --before charge --suffix -fixed --dry-run
     """
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    if selection.named:
+        _fork_one(remote, selection, suffix, json_object(
+            before=json.dumps(before),
+            id=None if new_id is None else json.dumps(new_id),
+            outputs=outputs,
+            params=params,
+            reason=None if reason is None else json.dumps(reason),
+        ), repeatable=new_id is not None)  # fmt: skip
+        return
+    if new_id is not None or params is not None:
+        raise typer.BadParameter("--new-id and --params are for one instance; with a filter give --suffix")
+    arguments = {"before": before, "suffix": suffix, "outputs": None if outputs is None else json.loads(outputs)}
+    run_bulk(remote, selection, "fork", reason, {name: value for name, value in arguments.items() if value is not None})
 
-    body = json_object(
-        before=json.dumps(before),
-        id=None if new_id is None else json.dumps(new_id),
-        outputs=outputs,
-        params=params,
-        reason=None if reason is None else json.dumps(reason),
-    )
-    forked = remote.post(workflow, "instances", id, "fork", expect="id", body=body, repeatable=new_id is not None)
+
+def _fork_one(remote: Remote, selection: Selection, suffix: str | None, body: str | None, *, repeatable: bool) -> None:
+    from holdfast.cli import views
+
+    [(workflow, ids)] = selection.named.items() if len(selection.named) == 1 else [("", [])]
+    if len(ids) != 1 or suffix is not None:
+        raise typer.BadParameter("give one instance, or select instances with a filter and --suffix")
+    forked = remote.post(workflow, "instances", ids[0], "fork", expect="id", body=body, repeatable=repeatable)
     views.show_created(forked, workflow)
 
 

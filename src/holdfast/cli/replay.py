@@ -21,6 +21,7 @@ from holdfast.core.show import shown
 from holdfast.core.views import FactRecord, ReplayView
 from holdfast.errors import InstanceNotFoundError
 from holdfast.kernel.requests import Requests
+from holdfast.open_app import payload_store
 from holdfast.ports import milliseconds
 from holdfast.store.protocol import PageQuery, RunByName
 from holdfast.store_url import check_url, make_store
@@ -54,7 +55,7 @@ def run(command: ReplayCommand) -> int:
     requests = Requests(app.registry, app.limits, app.runtime, app.runtime.time)
     replayer = Replayer(app.registry, requests, milliseconds(app.runtime.time))
     if command.pdb:
-        from holdfast.cli.debugger import debug  # noqa: PLC0415
+        from holdfast.cli.debugger import debug
 
         debug(replayer, stored, command.until)
         return 0
@@ -74,7 +75,7 @@ async def _from_database(app: Holdfast, command: ReplayCommand) -> StoredRun:
         raise WrongUsageError(f"{command.instance!r} does not name an instance; write WORKFLOW/ID, such as fulfil/o-1")
     url, schema = command.against or app.url, command.schema or (None if command.against else app.schema)
     check_url(url, schema)
-    store = make_store(url, schema, app.runtime)
+    store = payload_store(app, make_store(url, schema, app.runtime))
     await store.open(migrate=False)
     try:
         found = await store.runs(RunByName(workflow, instance_id, command.run_number))

@@ -178,7 +178,7 @@ def run_bulk(
 
 
 def _show_sample(counted: Fields, action: str) -> None:
-    from holdfast.cli import views  # noqa: PLC0415  (rich)
+    from holdfast.cli import views
 
     typer.echo(f"{action} would be applied to {counted.number('count') or 0} instances.")
     sample = Fields({"instances": counted.any("sample"), "hasNextPage": False})

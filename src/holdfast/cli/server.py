@@ -20,9 +20,11 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.responses import PlainTextResponse
 
 from holdfast.app import Holdfast
 from holdfast.cli.errors import WrongUsageError
+from holdfast.cli.health import PATHS, health
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.logs import set_up_logging
 from holdfast.cli.supervisor_link import SupervisorLink
@@ -60,6 +62,8 @@ class ServeOptions:
     log_format: str | None = None
     hints: bool = False
     debug: bool = False
+    dashboard: bool = False
+    example: bool = False
 
     def __post_init__(self) -> None:
         split_target(self.target)
@@ -70,6 +74,7 @@ class ServeOptions:
         named += [("--drain", self.drain), ("--log-level", self.log_level), ("--log-format", self.log_format)]
         flags = [("--worker", self.worker), ("--tick", self.tick)]
         flags += [("--insecure", self.insecure), ("--hints", self.hints), ("--debug", self.debug)]
+        flags += [("--dashboard", self.dashboard), ("--example", self.example)]
         return [
             *(f"{name}={value}" for name, value in named if value is not None),
             *(name for name, is_set in flags if is_set),
@@ -123,13 +128,18 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 class Server(uvicorn.Server):
     """A uvicorn server that does not handle signals, and calls ``started`` when it accepts requests."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None], end_streams: Callable[[], None]) -> None:
         super().__init__(config)
         self._started = started
+        self._end_streams = end_streams
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()  # they do not end by themselves, and the shutdown waits for open connections
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -146,7 +156,8 @@ async def _serve(app: Holdfast, options: ServeOptions, listener: socket.socket, 
             link.ready()
 
     async with _opened(app, options):
-        server = Server(_config(app, options), started)
+        application = _Application(app, options)
+        server = Server(_config(application), started, application.end_streams)
         _stop_at_signals(server.stop)
         if link is not None:
             drain = app.worker_config.drain_ms / 1000 if options.worker else 0.0
@@ -160,9 +171,9 @@ def _opened(app: Holdfast, options: ServeOptions) -> AbstractAsyncContextManager
     return app if options.worker else app.connect()
 
 
-def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
+def _config(application: _Application) -> uvicorn.Config:
     return uvicorn.Config(
-        app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)], metrics=True, debug=options.debug),
+        application,
         http=http_protocol(),
         lifespan="off",  # the app is already open
         ws="none",
@@ -173,10 +184,37 @@ def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
     )
 
 
+class _Application:
+    """ASGI: the API and, if requested, the dashboard at all other paths."""
+
+    def __init__(self, app: Holdfast, options: ServeOptions) -> None:
+        hosts = [_in_url(options.host)]
+        self._app = app
+        self._api = app.asgi(api=_API, tick=options.tick, hosts=hosts, metrics=True, debug=options.debug)
+        self._site: Any = self._api
+        if options.dashboard:
+            self._site = app.dashboard(
+                hosts=hosts, debug=options.debug, insecure=options.insecure, example=options.example
+            )
+
+    async def __call__(self, connection: Any, receive: Any, send: Any) -> None:
+        path = connection.get("path", "")
+        if path in PATHS:
+            status, body = await health(self._app, path)
+            await PlainTextResponse(body, status, {"Cache-Control": "no-store"})(connection, receive, send)
+            return
+        is_api = path in (_API, "/metrics") or path.startswith(f"{_API}/")
+        await (self._api if is_api else self._site)(connection, receive, send)
+
+    def end_streams(self) -> None:
+        for served in (self._api, self._site):
+            served.state.live.close()
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """A uvloop event loop if uvloop is installed: a dependency except on Windows and other Python implementations."""
     try:
-        import uvloop  # noqa: PLC0415
+        import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
@@ -185,7 +223,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 def http_protocol() -> Any:
     """The protocol on httptools if that is installed; otherwise h11, which limits the head of a request itself."""
     try:
-        from holdfast.cli.protocol import BoundedProtocol  # noqa: PLC0415
+        from holdfast.cli.protocol import BoundedProtocol
     except ImportError:
         return "h11"
     return BoundedProtocol
@@ -222,6 +260,8 @@ def _in_url(host: str) -> str:
 def _show_start(app: Holdfast, options: ServeOptions, port: int) -> None:
     url, runnable = base_url(options.host, port), app.registry.runnable()
     names = [definition.name for definition in app.registry if definition.name in runnable]
+    if options.dashboard:
+        print(f"Open    {url.removesuffix(_API)}/", flush=True)
     print(f"API     {url}", flush=True)
     if options.tick:
         print(f"Ticks   POST {url}/_runner/tick", flush=True)

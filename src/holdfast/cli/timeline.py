@@ -227,7 +227,7 @@ def _duration(step: Fields) -> str:
 
 
 def _described(milliseconds: int) -> str:
-    from holdfast.core.durations import describe  # noqa: PLC0415
+    from holdfast.core.durations import describe
 
     return describe(milliseconds)
 

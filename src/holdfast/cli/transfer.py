@@ -211,12 +211,13 @@ async def _close_target(target: TransferDatabase, address: Address, token: str) 
     return None
 
 
-async def _pages(source: TransferDatabase, position: str | None) -> AsyncIterator[_Part]:
+async def _pages(source: TransferDatabase, position: str | None, batch: int | None = None) -> AsyncIterator[_Part]:
     """All rows of the source after a position."""
+    limit = _BATCH if batch is None else batch
     name, after = (TABLES[0].name, None) if position is None else json.loads(position)
     first = next(n for n, table in enumerate(TABLES) if table.name == name)
     for table in TABLES[first:]:
-        while rows := await source.read(table, after, _BATCH):
+        while rows := await source.read(table, after, limit):
             after = table.key_of(rows[-1])
             yield _Part(table, rows, json.dumps([table.name, after]))
         after = None

@@ -16,7 +16,7 @@ def versions(remote: Remote) -> None:
       holdfast versions -b http://127.0.0.1:8787/api/workflows
       holdfast instances move -w fulfil -i order-1 --to 2026-11-17
     """
-    from holdfast.cli.output import console, line, show_table, table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import console, line, show_table, table
 
     found = remote.get("_versions", expect="versions").list("versions")
     if not found:

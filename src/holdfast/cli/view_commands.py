@@ -47,8 +47,8 @@ def stack(
       holdfast instances stack -w fulfil -i order-1
       holdfast instances stack -w fulfil -i order-1 --all    with frames of libraries
     """
-    from holdfast.cli.output import show_text  # noqa: PLC0415  (rich)
-    from holdfast.cli.stack_text import stack_lines  # noqa: PLC0415
+    from holdfast.cli.output import show_text
+    from holdfast.cli.stack_text import stack_lines
 
     response = remote.get(workflow, "instances", id, "stack", expect="tasks", query={"all": _flag(all_frames)})
     show_text("\n".join(stack_lines(f"{workflow}/{id}", response)) + "\n")
@@ -106,8 +106,8 @@ def diff(
 
     Exit code 0 if they are the same, 1 if they differ, 2 if a run is not named as above.
     """
-    from holdfast.cli.diff import difference_lines  # noqa: PLC0415
-    from holdfast.cli.output import show_text  # noqa: PLC0415  (rich)
+    from holdfast.cli.diff import difference_lines
+    from holdfast.cli.output import show_text
 
     lines = difference_lines(_named(remote, first), _named(remote, second), first, second)
     show_text("\n".join(lines) + "\n" if lines else f"{first} and {second} are the same\n")

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +52,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         split_target(self.target)
-        if not all(self.queues):
-            raise WrongUsageError("--queue: the name of a queue must not be empty")
+        _queues(self.queues)
         if self.drain is not None:
             _seconds_or_text(self.drain)
 
@@ -62,7 +61,7 @@ class WorkerOptions:
         if self.concurrency is not None:
             changes["concurrency"] = self.concurrency
         if self.queues:
-            changes["queues"] = tuple(dict.fromkeys(self.queues))
+            changes["queues"] = _queues(self.queues)
         if self.drain is not None:
             changes["drain"] = _seconds_or_text(self.drain)
         return dataclasses.replace(config, **changes)
@@ -76,6 +75,19 @@ class WorkerOptions:
             named += [("--metrics-ports", self.metrics_ports)]
         named += [("--queue", queue) for queue in self.queues]
         return [*(f"{name}={value}" for name, value in named if value is not None), "--", self.target]
+
+
+def _queues(texts: Sequence[str]) -> tuple[str, ...] | dict[str, int]:
+    """The queues of ``--queue``: names, or names with shares such as ``bulk=20,default=80``."""
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if not all(parts):
+        raise WrongUsageError("--queue: the name of a queue must not be empty")
+    shares = [part.rpartition("=") for part in parts]
+    if not any(equals for _, equals, _ in shares):
+        return tuple(dict.fromkeys(parts))
+    if not all(name and share.isdecimal() and int(share) > 0 for name, _, share in shares):
+        raise WrongUsageError("--queue: either every queue has a share, a positive whole number, or none: bulk=20")
+    return {name: int(share) for name, _, share in shares}
 
 
 def _seconds_or_text(drain: str) -> float | str:
@@ -103,7 +115,7 @@ def work(options: WorkerOptions, supervisor_fd: int | None) -> None:
 def _metrics(app: Holdfast, options: WorkerOptions) -> AbstractAsyncContextManager[object]:
     if options.metrics_port is None:
         return nullcontext()
-    return metrics_server(app.metrics_text, options.metrics_host, options.metrics_port, options.metrics_ports)
+    return metrics_server(app, options.metrics_host, options.metrics_port, options.metrics_ports)
 
 
 async def _work(app: Holdfast, options: WorkerOptions, link: SupervisorLink | None) -> None:

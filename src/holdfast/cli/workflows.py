@@ -31,7 +31,7 @@ def list_workflows(remote: Remote) -> None:
       holdfast workflows list -b http://127.0.0.1:8787/api/workflows
       holdfast workflows list -H 'Authorization: Bearer ...'    with $HOLDFAST_BASE_URL set
     """
-    from holdfast.cli.output import console, line, show_table, table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import console, line, show_table, table
 
     names = [item.text("name") for item in remote.get(expect="workflows").list("workflows")]
     if names:
@@ -50,6 +50,6 @@ def mermaid(remote: Remote, workflow: WorkflowName) -> None:
       holdfast workflows mermaid -w etl
       holdfast workflows mermaid -w etl > etl.mmd
     """
-    from holdfast.cli.output import show_text  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import show_text
 
     show_text(remote.get_text(workflow, "mermaid"))

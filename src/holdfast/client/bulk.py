@@ -8,7 +8,7 @@ to resume an action that was interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,14 @@ from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import Duration
 from holdfast.core.filters import CombinedFilter, Filter, combine
 from holdfast.core.records import InstanceSummary
-from holdfast.errors import HoldfastError, InstanceNotFoundError, InvalidOptionError, StateError, StoreError
+from holdfast.errors import (
+    HoldfastError,
+    InstanceExistsError,
+    InstanceNotFoundError,
+    InvalidOptionError,
+    StateError,
+    StoreError,
+)
 from holdfast.store.protocol import RunRecord, Store
 
 if TYPE_CHECKING:
@@ -26,7 +33,8 @@ if TYPE_CHECKING:
     from holdfast.client.events import EventSender
     from holdfast.client.repair import Repair
 
-ACTIONS = ("pause", "resume", "cancel", "terminate", "restart", "retry", "send_event", "delete")
+ACTIONS = ("pause", "resume", "cancel", "terminate", "restart", "retry", "fork", "move", "send_event", "delete")
+FORK_SUFFIX = "-fork"
 _BATCH = 50
 """Number of instances that are read at a time."""
 _PARALLEL = 10
@@ -124,11 +132,11 @@ class Bulk:
             return [self._instances.summary(row) for row in batch]
         return []
 
-    async def pause(self) -> BulkResult:
-        return await self._run("pause", {})
+    async def pause(self, reason: str | None = None) -> BulkResult:
+        return await self._run("pause", {"reason": reason})
 
-    async def resume(self) -> BulkResult:
-        return await self._run("resume", {})
+    async def resume(self, reason: str | None = None) -> BulkResult:
+        return await self._run("resume", {"reason": reason})
 
     async def cancel(self, reason: str | None = None, deadline: Duration | None = None) -> BulkResult:
         return await self._run("cancel", {"reason": reason, "deadline": deadline})
@@ -141,6 +149,24 @@ class Bulk:
 
     async def retry(self, reason: str | None = None) -> BulkResult:
         return await self._run("retry", {"reason": reason})
+
+    async def fork(
+        self,
+        before: str,
+        *,
+        suffix: str = FORK_SUFFIX,
+        outputs: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> BulkResult:
+        """Fork each matching instance before a step. The id of a fork is that of its origin and ``suffix``.
+
+        An instance without this step, or whose fork exists already, is skipped.
+        """
+        return await self._run("fork", {"before": before, "suffix": suffix, "outputs": outputs, "reason": reason})
+
+    async def move(self, version: str) -> BulkResult:
+        """Move pinned instances to another release: workers of this version claim them from now on."""
+        return await self._run("move", {"version": version})
 
     async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> BulkResult:
         return await self._run("send_event", {"type": type, "payload": payload, "id": id})
@@ -173,18 +199,39 @@ class BulkActions:
             raise InvalidOptionError(f"action must be one of {', '.join(ACTIONS)}, not {action!r}")
         if action == "send_event":
             return self._sender(arguments)
+        if action == "fork":
+            return self._forker(arguments)
+        if action == "move":
+            return self._mover(arguments)
         if action == "cancel":
             deadline = arguments.get("deadline")
             seconds = timedelta(milliseconds=arguments["deadline_ms"]) if arguments.get("deadline_ms") else deadline
             return lambda workflow, instance: control.cancel(workflow, instance, reason, seconds)
         return {
-            "pause": control.pause,
-            "resume": control.resume,
+            "pause": lambda workflow, instance: control.pause(workflow, instance, reason),
+            "resume": lambda workflow, instance: control.resume(workflow, instance, reason),
             "terminate": lambda workflow, instance: control.terminate(workflow, instance, reason),
-            "restart": control.restart,
+            "restart": lambda workflow, instance: control.restart(workflow, instance, reason),
             "retry": lambda workflow, instance: repair.retry(workflow, instance, reason),
             "delete": lambda workflow, instance: repair.delete(workflow, instance, reason),
         }[action]
+
+    def _forker(self, arguments: dict[str, Any]) -> Act:
+        before, suffix = arguments.get("before"), arguments.get("suffix", FORK_SUFFIX)
+        if not isinstance(before, str):
+            raise InvalidOptionError("fork needs the step before which the new instances begin")
+        if not isinstance(suffix, str) or not suffix:
+            raise InvalidOptionError("the suffix of a fork's id must be text of at least one character")
+        outputs, reason = arguments.get("outputs"), arguments.get("reason")
+        return lambda workflow, instance: self._repair.fork(
+            workflow, instance, before=before, fork_id=f"{instance}{suffix}", outputs=outputs, reason=reason
+        )
+
+    def _mover(self, arguments: dict[str, Any]) -> Act:
+        version = arguments.get("version")
+        if not isinstance(version, str) or not version:
+            raise InvalidOptionError("move needs the version of the workers to run on")
+        return lambda workflow, instance: self._control.move(workflow, instance, version)
 
     def _sender(self, arguments: dict[str, Any]) -> Act:
         if not isinstance(arguments.get("type"), str):
@@ -218,7 +265,7 @@ async def act_on(batch: Sequence[RunRecord], act: Act, rate: float | None) -> Bu
 async def _act(row: RunRecord, act: Act) -> BulkResult:
     try:
         await act(row.workflow, row.instance_id)
-    except (StateError, InstanceNotFoundError):
+    except (StateError, InstanceNotFoundError, InstanceExistsError):
         return BulkResult(skipped=1)
     except StoreError:
         raise

@@ -15,12 +15,26 @@ from holdfast.core.actor import current_actor
 from holdfast.core.filters import Filter
 from holdfast.core.model import from_ms, optional_from_ms
 from holdfast.errors import HoldfastError
-from holdfast.store.protocol import BulkJobById, BulkJobRow, NewBulkJob, SaveBulkJob, Store, TakeBulkJobs
+from holdfast.store.protocol import (
+    REFUSED,
+    AuditQuery,
+    BulkJobById,
+    BulkJobRow,
+    NewBulkJob,
+    RunRecord,
+    SaveBulkJob,
+    Store,
+    TakeBulkJobs,
+)
 
 if TYPE_CHECKING:
     from holdfast.kernel.requests import Requests
 
 _log = logging.getLogger("holdfast.bulk")
+_CREATING = ("restart", "retry")
+"""Actions that give the instance a new run, and must not be repeated on it."""
+_RECORDS = 20
+"""Number of the latest audit records of an instance that are searched for the action."""
 _LEASE_MS = 30_000
 _FIELDS = ("workflow", "status", "error", "id_prefix", "version", "queue")
 _TIMES = ("created_after", "created_before", "ended_after", "ended_before")
@@ -106,15 +120,31 @@ class BulkJobs:
             self._running.discard(row.id)
 
     async def _work(self, row: BulkJobRow, content: dict[str, Any]) -> None:
-        act = self._actions.act(content["action"], content["arguments"])
+        arguments = content["arguments"]
+        if content["action"] == "send_event" and arguments.get("id") is None:
+            arguments = {**arguments, "id": f"bulk {row.id}"}  # a batch that is repeated after a crash sends it again
+        act = self._actions.act(content["action"], arguments)
         visits = Visits(self._store, [_filter(one) for one in content["filters"]])
         position, result = row.position, _decoded(row.progress)
         async for batch in visits.batches(row.position, row.upto):
-            result = result.plus(await act_on(batch, act, content["rate"]))
+            done = await self._done_before(content["action"], batch, row) if position == row.position else set()
+            result = result.plus(BulkResult(done=len(done)))
+            result = result.plus(await act_on([one for one in batch if one.pid not in done], act, content["rate"]))
             position = batch[-1].instance
             if not await self._save(row.id, position, result) or self._stopped:
                 return
         await self._save(row.id, position, result, ended=True)
+
+    async def _done_before(self, action: str, batch: Sequence[RunRecord], row: BulkJobRow) -> set[str]:
+        """The instances of the first batch that have a new run from a process that was interrupted before it saved its
+        position. Their audit records say so."""
+        done = set()
+        for one in batch if action in _CREATING else ():
+            records = await self._store.audit(AuditQuery(one.pid, None, _RECORDS))
+            mine = [record for record in records if record.action == action and record.at >= row.created_at]
+            if any(record.outcome != REFUSED for record in mine):
+                done.add(one.pid)
+        return done
 
     async def _save(self, id: str, position: int, result: BulkResult, *, ended: bool = False) -> bool:
         lease_ms = 0 if self._stopped else _LEASE_MS

@@ -17,16 +17,21 @@ from holdfast.client.bulk import Bulk, BulkActions
 from holdfast.client.bulk_jobs import BulkJobs
 from holdfast.client.control import Control
 from holdfast.client.events import EventSender
+from holdfast.client.flow import Flow
 from holdfast.client.handle import Handle
 from holdfast.client.instances import Instances
 from holdfast.client.local_worker import LocalWork
 from holdfast.client.locator import Locator
 from holdfast.client.outbox import Outbox
+from holdfast.client.overview import Overview
 from holdfast.client.reads import RunReader
 from holdfast.client.repair import Repair
 from holdfast.client.replaying import Replayer
+from holdfast.client.run_details import RunDetails
+from holdfast.client.schedules import Schedules
 from holdfast.client.starts import Start, Starts
 from holdfast.client.stats import StatsReader
+from holdfast.client.streams import StreamReads
 from holdfast.client.units import UnitReader
 from holdfast.client.views import Views
 from holdfast.core.durations import Duration
@@ -61,6 +66,8 @@ class Client:
         self._registry = registry
         self._requests = requests
         self._limits = limits
+        self._hub = hub
+        self.now = clock.now
         self.telemetry = telemetry
         self._ends = EndWaiter(store, hub)
         self.local = LocalWork()
@@ -79,16 +86,31 @@ class Client:
         self.bulk_actions = BulkActions(self.control, self.repair, self.events)
         self.bulk_jobs = BulkJobs(store, self.bulk_actions, self.local, requests)
         self.outbox = Outbox(store, hub, self.instances)
+        self.details = RunDetails(store, registry, clock, self.instances)
+        self.schedules = Schedules(store, requests, milliseconds(clock), hub.schedules_changed, self._handle)
         self.stats = StatsReader(store, clock.monotonic)
+        self.overview = Overview(store, self.stats)
+        self.flow = Flow(store, registry, hub)
+        self.streams = StreamReads(store, hub, self.instances, limits)
 
     async def close(self) -> None:
         self.bulk_jobs.stop()
         await self.local.wait()
         await self._ends.close()
+        await self.streams.close()
 
     def bulk(self, filters: Sequence[Filter], **options: Any) -> Bulk:
         """Control requests on the instances that match all filters. ``options``: ``rate`` and ``progress``."""
         return Bulk(self.bulk_actions, self.instances, self._store, filters, **options)
+
+    @property
+    def has_local_worker(self) -> bool:
+        """True if a worker of this process writes to the store without notifications."""
+        return self._hub.has_workers
+
+    async def wait_for_change(self, since: int | None) -> int:
+        """As ``Store.wait_for_change``: wait for a write of another process."""
+        return await self._store.wait_for_change(since)
 
     async def check(self) -> None:
         """Check that the store answers a read; raises an error if it does not."""
@@ -104,6 +126,9 @@ class Client:
         definition = self._requests.definition(workflow)
         created = await self.starts.start_many(definition.name, starts)
         return [Handle(self, definition, run.instance_id) for run in created]
+
+    def _handle(self, workflow: str, id: str) -> Handle[Any]:
+        return Handle(self, self._registry.get(workflow), id)
 
     async def get(self, workflow: Any, id: str) -> Handle[Any]:
         definition = self._requests.definition(workflow)
@@ -155,8 +180,8 @@ class Client:
         ]
 
     async def queues(self) -> list[QueueInfo]:
-        """The queues that have tasks or living workers, by name."""
-        return await self.stats.queues([*await self.workers()])
+        """The queues that have tasks or living workers, and the paused ones, by name."""
+        return await self.stats.queues([*await self.workers()], await self.flow.paused_queues())
 
     async def versions(self) -> list[VersionInfo]:
         """Releases that have open runs or living workers, by name; runs and workers without a version come last."""

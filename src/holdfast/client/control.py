@@ -41,13 +41,17 @@ class Control:
         self._units = units
         self._repair = repair
 
-    async def pause(self, workflow: str, id: str) -> None:
-        row = require_found(workflow, id, (await self._store.control(PauseRun(workflow, id), audit("pause"))).run)
+    async def pause(self, workflow: str, id: str, reason: str | None = None) -> None:
+        check_optional_text("reason", reason)
+        result = await self._store.control(PauseRun(workflow, id), audit("pause", reason))
+        row = require_found(workflow, id, result.run)
         refuse_terminal(row, "paused")
         self._hub.signal(row.run, Signal.PAUSE)
 
-    async def resume(self, workflow: str, id: str) -> None:
-        require_found(workflow, id, (await self._store.control(ResumeRun(workflow, id), audit("resume"))).run)
+    async def resume(self, workflow: str, id: str, reason: str | None = None) -> None:
+        check_optional_text("reason", reason)
+        result = await self._store.control(ResumeRun(workflow, id), audit("resume", reason))
+        require_found(workflow, id, result.run)
         self._hub.work()
 
     async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
@@ -75,5 +79,6 @@ class Control:
         refuse_terminal(require_found(workflow, id, result.run), "moved")
         self._hub.affected(result.affected)
 
-    async def restart(self, workflow: str, id: str) -> None:
-        await self._repair.restart(await self._instances.find(workflow, id))
+    async def restart(self, workflow: str, id: str, reason: str | None = None) -> None:
+        check_optional_text("reason", reason)
+        await self._repair.restart(await self._instances.find(workflow, id), reason)

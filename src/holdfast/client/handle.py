@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.client.handle_repair import RepairHandle
+from holdfast.client.handle_streams import HandleStreams
 from holdfast.client.handle_views import HandleViews
 from holdfast.client.records import seconds_of
 from holdfast.core import codec, durations
@@ -38,7 +39,7 @@ _WHY_SECONDS = 2.0
 """Maximum time to read the reason for the message of a ``TimeoutError``."""
 
 
-class Handle(RepairHandle[R], HandleViews):
+class Handle(RepairHandle[R], HandleViews, HandleStreams):
     """A reference to one instance. It holds no resources; two handles with the same id refer to the same instance."""
 
     def __init__(

@@ -18,6 +18,9 @@ from holdfast.kernel.definition import Registry
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import Condition, CurrentRuns, RunByName, RunRecord, Store
 
+_MAX_RUN_NUMBER = 2**63 - 1
+"""The largest number that both stores have a type for."""
+
 
 class Instances:
     """Finds instances and shows their statuses."""
@@ -36,6 +39,8 @@ class Instances:
         return require_found(workflow, id, await self.find_or_none(workflow, id, run_number))
 
     async def find_or_none(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord | None:
+        if run_number is not None and run_number > _MAX_RUN_NUMBER:
+            return None
         found = await self._store.runs(RunByName(workflow, id, run_number))
         return found[0] if found else None
 
@@ -63,22 +68,26 @@ class Instances:
         """The status of a run. The output is plain JSON, so reading it does not depend on the program's types."""
         native = self._registry.model(row.kind).native_status(row.status)
         with reading(row):
-            return InstanceStatus(row.status.value, error_of(row), codec.plain(row.output), row.kind, native)
+            return InstanceStatus(row.status.value, error_of(row), codec.displayed(row.output), row.kind, native)
 
     async def page(
         self, filters: Sequence[Filter], *, cursor: str | None = None, limit: int = 25, ascending: bool = False
     ) -> Page[RunRecord]:
-        """A page of the current runs that match all filters, the newest instance first unless ``ascending``."""
+        """A page of the current runs that match all filters, the newest instance first unless ``ascending``.
+
+        A cursor that begins with ``p`` leads to the page before.
+        """
         if not is_whole_number(limit, 1, self._limits.page_size):
             raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
-        start = position(cursor, "i")
+        back = isinstance(cursor, str) and cursor.startswith("p")
+        start = position(cursor, "p" if back else "i")
         combined = combine(filters)
         if combined is None:
             return Page([], None)
         if combined.workflow is not None:
             self._requests.definition(combined.workflow)
-        rows = await self._store.runs(current_runs(combined, start, limit + 1, ascending=ascending))
-        return Page(rows[:limit], f"i{rows[limit - 1].instance}" if len(rows) > limit else None)
+        rows = await self._store.runs(current_runs(combined, start, limit + 1, ascending=ascending is not back))
+        return _page_back(rows, limit) if back else _page_on(rows, limit, first=start is None)
 
     # Last, because `list` hides the built-in type in the class body.
     async def list(
@@ -97,6 +106,26 @@ class Instances:
         filters = [Filter(workflow=name, **conditions), *within]
         page = await self.page(filters, cursor=cursor, limit=limit, ascending=ascending)
         return Page([self.summary(row) for row in page.items], page.cursor)
+
+
+def _page_on(rows: Sequence[RunRecord], limit: int, *, first: bool) -> Page[RunRecord]:
+    """A page of rows in its own order, of which one more than ``limit`` was read."""
+    items = [*rows[:limit]]
+    return Page(
+        items,
+        f"i{items[-1].instance}" if len(rows) > limit else None,
+        f"p{items[0].instance}" if items and not first else None,
+    )
+
+
+def _page_back(rows: Sequence[RunRecord], limit: int) -> Page[RunRecord]:
+    """A page of rows that were read in the opposite order."""
+    items = [*reversed(rows[:limit])]
+    return Page(
+        items,
+        f"i{items[-1].instance}" if items else None,
+        f"p{items[0].instance}" if len(rows) > limit else None,
+    )
 
 
 def current_runs(filter: CombinedFilter, start: int | None, limit: int, *, ascending: bool = False) -> CurrentRuns:
@@ -123,7 +152,7 @@ def _filtered(row: RunRecord) -> FilteredRun:
         row.workflow,
         row.instance_id,
         row.status,
-        codec.plain(row.search) or {},
+        codec.displayed(row.search) or {},
         None if error is None else error.name,
         row.created_at,
         row.completed_at,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Container, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from holdfast.store.protocol import Created, Fact, NewEvent, NewRun, Sent
@@ -25,6 +25,8 @@ class LocalWorker(Protocol):
     def send(self, event: NewEvent) -> Awaitable[Sent]: ...
 
     def cancel_reservation(self, slots: int = 1) -> None: ...
+
+    def noting_ends(self) -> AbstractContextManager[Container[int]]: ...
 
 
 class LocalWork:

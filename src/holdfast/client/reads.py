@@ -43,7 +43,18 @@ from holdfast.kernel.model import RecordedRun
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock
-from holdfast.store.protocol import FactsQuery, PageQuery, Relations, RunRecord, Snapshot, Store, StoredLog, Watch
+from holdfast.store.protocol import (
+    FactsQuery,
+    PageQuery,
+    PermitPosition,
+    ReadQueues,
+    Relations,
+    RunRecord,
+    Snapshot,
+    Store,
+    StoredLog,
+    Watch,
+)
 
 
 class RunReader:
@@ -71,10 +82,11 @@ class RunReader:
             if waits_for_start(row)
             else None
         )
-        abandoned = await self._abandoned(row)
+        abandoned, queue_paused = await self._abandoned(row), await self._in_paused_queue(row)
+        permits = () if row.status.terminal else await self._store.permit_positions(row.run)
         with reading(row):
             run = RecordedRun(row, snapshot.facts, {}, self._locator.positions(row, snapshot) if located else {})
-            return self._description(run, relations, before, abandoned=abandoned)
+            return self._description(run, relations, before, permits, abandoned=abandoned, queue_paused=queue_paused)
 
     async def describe_listed(self, row: RunRecord) -> InstanceDescription:
         """The description of a current run in a list, which one damaged run must not make unreadable."""
@@ -100,13 +112,20 @@ class RunReader:
             )
 
     def _description(
-        self, run: RecordedRun, relations: Relations, before: RunRecord | None, *, abandoned: bool
+        self,
+        run: RecordedRun,
+        relations: Relations,
+        before: RunRecord | None,
+        permits: Sequence[PermitPosition],
+        *,
+        abandoned: bool,
+        queue_paused: bool,
     ) -> InstanceDescription:
         row, facts, model = run.row, run.facts, self._registry.model(run.row.kind)
         steps = model.steps(run)
         updated = max([row.updated_at, *(f.at for f in facts)])
         options = RunOptions.decode(row.options)
-        reasons = Reasons(run, model, steps, relations, before, abandoned)
+        reasons = Reasons(run, model, steps, relations, before, permits, abandoned, queue_paused)
         now, known = to_ms(self._clock.now()), row.workflow in self._registry.runnable()
         return InstanceDescription(
             id=row.instance_id,
@@ -114,9 +133,9 @@ class RunReader:
             kind=row.kind,
             status=row.status.value,
             error=error_of(row),
-            output=codec.plain(row.output),
+            output=codec.displayed(row.output),
             run_number=row.number,
-            params=codec.plain(row.params),
+            params=codec.displayed(row.params),
             created_at=from_ms(row.created_at),
             updated_at=from_ms(updated),
             started_at=optional_from_ms(model.started_at(run)),
@@ -124,20 +143,32 @@ class RunReader:
             current_step=model.current_step(steps),
             why=why(reasons, now, known=known),
             why_parts=why_parts(reasons, now, known=known),
-            memo=codec.plain(row.memo) or {},
-            search=codec.plain(row.search) or {},
+            memo=codec.displayed(row.memo) or {},
+            search=codec.displayed(row.search) or {},
             parent=row.parent,
             children=[ChildRecord(child.pid, child.status.value) for child in relations.children],
             links=[pid for pid, watch in relations.watches if watch & Watch.LINK],
             monitors=[pid for pid, watch in relations.watches if watch & Watch.MONITOR],
             attempt=row.attempt,
             summary=options.summary,
+            cron=None if options.cron is None else options.cron.text,
+            schedule=options.schedule,
+            scheduled_for=optional_from_ms(options.scheduled_for),
             native_status=model.native_status(row.status),
             workflow_version=options.version,
             origin=_origin(row),
             forks=list(relations.forks),
             killed=model.killed(run),
+            queue=row.queue,
+            version=row.version,
+            owner=row.owner,
         )
+
+    async def _in_paused_queue(self, row: RunRecord) -> bool:
+        """True if a claim of the run waits for its queue to be resumed."""
+        if row.owner is not None or row.status.terminal:
+            return False
+        return row.queue in (await self._store.queues(ReadQueues())).paused
 
     async def _abandoned(self, row: RunRecord) -> bool:
         """True if the run is pinned, waits for a worker, and no worker of its version is alive."""

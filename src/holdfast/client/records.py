@@ -81,7 +81,7 @@ def reading(row: RunRecord) -> Iterator[None]:
 
 
 def error_of(row: RunRecord) -> ErrorInfo | None:
-    return None if row.error is None else Failure.decode(row.error).info
+    return None if row.error is None else Failure.displayed(row.error).info
 
 
 def outbox_record(row: OutboxRow) -> OutboxRecord:
@@ -91,7 +91,7 @@ def outbox_record(row: OutboxRow) -> OutboxRecord:
     return OutboxRecord(
         id=outbound_id(row.workflow, row.instance_id, row.number, row.n),
         type=row.type,
-        payload=codec.plain(row.payload),
+        payload=codec.displayed(row.payload),
         step=row.step,
         state=state.value,
         attempts=row.attempts,
@@ -104,7 +104,7 @@ def outbox_record(row: OutboxRow) -> OutboxRecord:
 
 
 def event_value(event: StoredEvent) -> dict[str, Any]:
-    return {"type": event.type, "payload": codec.plain(event.payload), "timestamp": _iso(event.created_at)}
+    return {"type": event.type, "payload": codec.displayed(event.payload), "timestamp": _iso(event.created_at)}
 
 
 def event_record(number: int, event: StoredEvent) -> EventRecord:
@@ -112,7 +112,7 @@ def event_record(number: int, event: StoredEvent) -> EventRecord:
         id=f"{number}:{event.n}",
         run_number=number,
         type=event.type,
-        payload=codec.plain(event.payload),
+        payload=codec.displayed(event.payload),
         created_at=from_ms(event.created_at),
         delivered_at=optional_from_ms(event.delivered_at),
         consumed_by_step_key=event.consumed_by,
@@ -130,7 +130,7 @@ def log_line(number: int, stored: StoredLog) -> LogLine:
         level=line.level,
         category=line.category,
         message=line.message,
-        data=codec.plain(line.data),
+        data=codec.displayed(line.data),
         is_replay=line.is_replay,
         created_at=from_ms(line.at),
     )

@@ -75,15 +75,17 @@ class Repair:
             raise _wrong_state(row, "retried", "errored")
         run = await self._recorded(row)
         continuation = self._registry.model(row.kind).repair.retry(run, to_ms(self._clock.now()), resolution)
-        await self._revive_children(continuation.children, reason)
+        deleted = await self._revive_children(continuation.children, reason)
+        continuation = continuation.without_children(deleted)
         key_number = row.key_number
         request = self._request(row, continuation, action, reason, key_number=key_number)
         result = await self._store.control(request, record)
-        if result.refused or result.run is None:
-            raise _wrong_state(row if result.run is None else result.run, "retried", "errored")
+        new = require_found(row.workflow, row.instance_id, result.run)
+        if result.refused:
+            raise _wrong_state(new, "retried", "errored")
         self._hub.affected(result.affected)
         self._hub.work()
-        return result.run
+        return new
 
     async def revive(self, row: RunRecord, reason: str | None = None) -> None:
         """Let a run that has ended without success go on: an errored run is retried, a stopped one starts again."""
@@ -92,12 +94,17 @@ class Repair:
         elif row.status in (Status.TERMINATED, Status.CANCELLED):
             await self.restart(row, reason)
 
-    async def _revive_children(self, pids: Sequence[str], reason: str | None) -> None:
+    async def _revive_children(self, pids: Sequence[str], reason: str | None) -> list[str]:
+        """Let children go on; returns the pids of those that were deleted."""
+        deleted = []
         for pid in pids:
             workflow, _, instance_id = pid.partition("/")
             child = await self._instances.find_or_none(workflow, instance_id)
-            if child is not None:
+            if child is None:
+                deleted.append(pid)
+            else:
                 await self.revive(child, reason)
+        return deleted
 
     async def restart(self, row: RunRecord, reason: str | None = None) -> RunRecord:
         """Start an instance again from the beginning; returns the new run."""
@@ -232,7 +239,6 @@ class Repair:
             events=continuation.events,
             origin=origin.encode(),
             params=encoded,
-            started_at=row.started_at,
             fork_id=fork_id,
             expires_ms=expires_ms,
             expiry=expiry,

@@ -12,7 +12,7 @@ from holdfast.client.local_worker import LocalWork, LocalWorker
 from holdfast.core.checks import check_flag
 from holdfast.core.model import Status
 from holdfast.core.records import InstanceSummary
-from holdfast.errors import InstanceExistsError, ParamsInvalidError
+from holdfast.errors import InstanceExistsError, LimitReachedError, ParamsInvalidError
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import BATCH_OPTIONS, START_OPTIONS, BatchOptions, Requests, check_known
@@ -79,7 +79,7 @@ class Starts:
     ) -> tuple[RunRecord, ExpectedEnd | None]:
         check_flag("eager", eager)
         check_known(options, START_OPTIONS)
-        new = self._requests.new_run(workflow, params, **options)
+        new = self._requests.new_run(workflow, params, batch=True, **options)
         creation = self._create(new, eager=eager) if connection is None else self._create_with(connection, new)
         created, expected = await self._observe([new], creation)
         _check_created(created)
@@ -103,7 +103,7 @@ class Starts:
 
     async def _create_once(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
         """Create a run. If a worker of this process has a free slot, the run is created claimed and begins at once."""
-        worker = self._local.worker if eager and not new.delay_ms else None
+        worker = self._local.worker if eager and not new.delay_ms and new.policy is None else None
         slots = 0 if worker is None else worker.reserve(new)
         if worker is None or not slots:
             [created] = await self._store.create([new])
@@ -136,15 +136,18 @@ class Starts:
 
     async def _begin_after_cancellation(self, new: NewRun, worker: LocalWorker, slots: int) -> None:
         """Create a run again after its creation was cancelled, and begin it if this worker owns it."""
-        try:
-            [created] = await self._store.create([new])
-        except BaseException:
-            worker.cancel_reservation(slots)
-            raise
-        if created.run.owner == worker.id and created.run.started_at is None:
-            worker.begin(replace(created, epoch=FIRST_EPOCH), slots)
-        else:
-            worker.cancel_reservation(slots)
+        with worker.noting_ends() as ended:
+            try:
+                [created] = await self._store.create([new])
+            except BaseException:
+                worker.cancel_reservation(slots)
+                raise
+            run = created.run
+            # A turn that another caller began may have ended after the run was read, and must not be repeated.
+            if run.owner == worker.id and run.started_at is None and run.run not in ended:
+                worker.begin(replace(created, epoch=FIRST_EPOCH), slots)
+            else:
+                worker.cancel_reservation(slots)
 
     async def start_many(self, workflow: str, starts: Iterable[Start[Any]]) -> Sequence[RunRecord]:
         """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all."""
@@ -156,8 +159,10 @@ class Starts:
         self, workflow: Any, params: Any = None, *, id: str | None = None, **options: Any
     ) -> InstanceSummary:
         """Start a run whose id must be new, unless the options say otherwise; returns the instance."""
-        refusing = {"on_conflict": "fail", "on_reuse": "reject"}
-        new = self._requests.new_run(workflow, params, id=id, **{**refusing, **options})
+        gathers = self._requests.definition(workflow).batch is not None
+        chosen = gathers or options.get("dedupe") is not None or options.get("debounce") is not None
+        refusing = {} if chosen else {"on_conflict": "fail", "on_reuse": "reject"}
+        new = self._requests.new_run(workflow, params, id=id, batch=True, **{**refusing, **options})
         created, expected = await self._observe([new], self._create(new, eager=True))
         if expected is not None:
             expected.end.cancel()  # this caller does not wait for the end
@@ -196,3 +201,5 @@ def _check_created(created: Created) -> None:
         )
     if created.result is RequestResult.ENDED:
         refuse_terminal(row, "sent messages")
+    if created.result is RequestResult.LIMITED:
+        raise LimitReachedError(f"a run of {row.workflow!r} was not started: {row.note}")

@@ -24,12 +24,12 @@ class StatsReader:
 
     async def counts(self) -> StoreStats:
         """The figures of the gauges, at most five seconds old. Concurrent calls share one query."""
-        return await self._cached_read(StatsQuery())
+        return await self.cached(StatsQuery())
 
     async def read(self) -> Stats:
-        return _stats(await self._cached_read(StatsQuery(details=True)))
+        return _stats(await self.cached(StatsQuery(details=True)))
 
-    async def _cached_read(self, query: StatsQuery) -> StoreStats:
+    async def cached(self, query: StatsQuery) -> StoreStats:
         async with self._lock:
             cached = self._cached.get(query)
             if cached is None or self._monotonic() - cached[0] >= CACHED_SECONDS:
@@ -40,10 +40,10 @@ class StatsReader:
         """Statistics as they are now."""
         return _stats(await self._read(query))
 
-    async def queues(self, workers: list[WorkerInfo]) -> list[QueueInfo]:
-        """The queues that have tasks or living workers."""
+    async def queues(self, workers: list[WorkerInfo], paused: frozenset[str]) -> list[QueueInfo]:
+        """The queues that have tasks or living workers, and the paused ones."""
         counts = {queue.queue: queue for queue in (await self._read(StatsQuery())).queues}
-        serving: dict[str, int] = dict.fromkeys(counts, 0)
+        serving: dict[str, int] = dict.fromkeys([*counts, *paused], 0)
         for worker in workers:
             for queue in worker.queues if worker.alive else ():
                 serving[queue] = serving.get(queue, 0) + 1
@@ -52,7 +52,7 @@ class StatsReader:
             count = counts.get(name)
             oldest = None if count is None or count.oldest_due is None else from_ms(count.oldest_due)
             due, running = (0, 0) if count is None else (count.due, count.running)
-            found.append(QueueInfo(name, due, oldest, running, serving[name]))
+            found.append(QueueInfo(name, due, oldest, running, serving[name], name in paused))
         return found
 
     async def _read(self, query: StatsQuery) -> StoreStats:

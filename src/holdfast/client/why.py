@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.client.flow import why_limited
 from holdfast.client.records import error_of
 from holdfast.core import durations, history
 from holdfast.core.model import Status, from_ms
@@ -12,9 +13,11 @@ from holdfast.core.records import StepRecord
 from holdfast.kernel.model import Model, RecordedRun
 from holdfast.store.protocol import (
     ANY_TOPIC,
+    PermitPosition,
     Relations,
     RunRecord,
     Watch,
+    single_of,
 )
 
 _SHOWN = 5
@@ -31,8 +34,12 @@ class Reasons:
     relations: Relations
     before: RunRecord | None
     """The previous run, if this run waits for its start."""
+    permits: Sequence[PermitPosition] = ()
+    """Permits for which the run waits."""
     abandoned: bool = False
     """The run is pinned to a version for which no worker is alive."""
+    queue_paused: bool = False
+    """The queue of the run is paused."""
 
 
 def why(reasons: Reasons, now: int, *, known: bool) -> str:
@@ -51,6 +58,8 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
     if row.status is Status.PAUSED:
         reason = f"paused: {row.note}" if row.note else "paused by a request; resume the run to continue"
         return f"{reason}; the code waits{where}" if where else reason
+    if reasons.permits:
+        return why_limited(reasons.permits)
     explained = model.why(reasons.run, reasons.steps, now)
     if explained is not None:
         return f"{explained}; {_without_worker(row)}" if reasons.abandoned else explained
@@ -59,10 +68,14 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
     waiting = "; ".join(filter(None, clauses))
     if row.owner is not None:
         return waiting or f"running workflow code or its first step{where}"
+    if row.run_at is None and row.started_at is None and single_of(row.options) is not None:
+        return "waiting for the end of the run before it: both were started as singletons with the same key"
     if row.run_at is None:
         return waiting or _never_due(reasons.relations) + where
     if row.run_at > now:
         return waiting or _why_later(row) + (f", waiting{where}" if where else "")
+    if reasons.queue_paused:
+        return f"due, but queue {row.queue!r} is paused; resume the queue, or move its runs to another one"
     if reasons.abandoned:
         return _without_worker(row)
     if not known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -9,8 +10,11 @@ from datetime import datetime
 from holdfast.client.why import Reasons, awaited_topics
 from holdfast.core import history
 from holdfast.core.model import Status, StepStatus, StepType, optional_from_ms
-from holdfast.core.records import StepRecord, WhyParts
+from holdfast.core.records import CodePosition, StepRecord, WhyParts
+from holdfast.store.protocol import RunRecord
 
+_CODE = re.compile(r"(?:parked: )?([A-Z][A-Z_]{3,}):")
+"""The code of an error at the beginning of a note."""
 _KINDS = {StepType.SLEEP: "sleep", StepType.CHILD: "child", StepType.ASK: "reply", StepType.NODE: "node"}
 
 
@@ -21,8 +25,8 @@ def why_parts(reasons: Reasons, now: int, *, known: bool) -> WhyParts:
         return WhyParts("ended")
     here = reasons.run.positions.get(None)
     if row.pausing or row.status is Status.PAUSED:
-        return WhyParts("pausing" if row.pausing else "paused", position=here)
-    parts = [*_of_steps(reasons), *_of_messages(reasons)]
+        return _paused(row, here)
+    parts = [*_of_permits(reasons), *_of_steps(reasons), *_of_messages(reasons)]
     if parts:
         return replace(parts[0], others=tuple(parts[1:]))
     if row.owner is not None:
@@ -32,7 +36,28 @@ def why_parts(reasons: Reasons, now: int, *, known: bool) -> WhyParts:
         return WhyParts("child" if watched else "nothing", name=watched, position=here)
     if row.run_at > now:
         return WhyParts("timer" if row.started_at else "start", until=optional_from_ms(row.run_at), position=here)
+    if reasons.queue_paused:
+        return WhyParts("queue_paused", name=row.queue)
     return WhyParts("due" if known else "no_code", name=row.queue if known else row.workflow)
+
+
+def _paused(row: RunRecord, position: CodePosition | None) -> WhyParts:
+    if row.pausing or not row.note:
+        return WhyParts("pausing" if row.pausing else "paused", position=position)
+    return WhyParts("parked", position=position, code=park_code(row.note))
+
+
+def park_code(note: str) -> str | None:
+    """The reason why the engine paused a run, from the note of the run."""
+    code = _CODE.match(note)
+    return code[1] if code else "WORKER_LOST" if note.startswith("parked: the lease") else None
+
+
+def _of_permits(reasons: Reasons) -> Iterator[WhyParts]:
+    for permit in reasons.permits:
+        yield WhyParts(
+            "limit", step_key=permit.step or None, name=permit.limit.name, until=optional_from_ms(permit.ready_at)
+        )
 
 
 def _of_steps(reasons: Reasons) -> Iterator[WhyParts]:
@@ -40,9 +65,11 @@ def _of_steps(reasons: Reasons) -> Iterator[WhyParts]:
         if step.type == StepType.NODE and step.state == "pending":
             continue  # a node that has not started explains nothing
         kind, until = _kind(step)
-        yield WhyParts(
+        part = WhyParts(
             kind, step.step_key, step.name, step.wait_event_type, until, reasons.run.positions.get(step.step_key)
         )
+        failed = kind == "retry"
+        yield replace(part, attempt=step.attempts, max_attempts=step.max_attempts, error=step.error) if failed else part
 
 
 def _kind(step: StepRecord) -> tuple[str, datetime | None]:

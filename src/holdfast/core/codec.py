@@ -14,20 +14,24 @@ from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
+from holdfast.core.envelope import SPACE, UNREADABLE, unreadable
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
+from holdfast.core.secret import SECRET_KEY, hidden
 from holdfast.core.typed import decoder, untyped
 from holdfast.errors import (
     DamagedRunError,
     ParamsInvalidError,
+    PayloadError,
     PayloadTooLargeError,
     ResultInvalidError,
 )
 
-__all__ = ["as_replayed", "check_result", "decoder", "encode", "plain", "roundtrip"]
+__all__ = ["check_result", "decoder", "displayed", "encode", "plain", "record", "roundtrip"]
 
 _ESCAPE = "backslashreplace"
 """Error handler that writes lone surrogates, which UTF-8 cannot encode, as JSON escapes: ``\\ud800``."""
 _SCALARS = frozenset({type(None), bool, int, float, str})
+_CONSTANTS = {None: b"null", True: b"true", False: b"false"}
 _TEXT = frozenset({str})
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -53,9 +57,28 @@ def plain(data: bytes | None) -> Any:
     if data is None:
         return None
     try:
-        return _DECODER.decode(data.decode("utf-8"))
+        # `raw_decode` does not accept the space that begins an envelope, and is faster than `decode`.
+        text = data.decode("utf-8")
+        value, end = _DECODER.raw_decode(text)
     except ValueError as error:
+        if data.startswith(SPACE):
+            raise unreadable(data) from None
         raise DamagedRunError(f"a stored value is not JSON: {error}") from error
+    if end != len(text):
+        raise DamagedRunError("a stored value is not JSON: extra data")
+    return value
+
+
+def displayed(data: bytes | None) -> Any:
+    """Decode stored ``data`` for display: secrets are hidden, a value that this process cannot read is named.
+
+    Values that code receives are decoded by ``plain``, which raises ``PayloadError`` instead.
+    """
+    try:
+        value = plain(data)
+    except PayloadError as error:
+        return {UNREADABLE: str(error)}
+    return hidden(value) if data is not None and SECRET_KEY in data else value
 
 
 def plain_object(data: bytes | None, what: str) -> dict[str, Any]:
@@ -71,30 +94,47 @@ def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
     return decode(value if type(value) in _SCALARS else plain(encoded))
 
 
-def as_replayed(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
-    """A result as a replay returns it. Raises ``ResultInvalidError`` if the result does not fit its annotation."""
+def record(value: Any, decode: Callable[[Any], Any], limit: int, kind: str, key: str) -> tuple[bytes, Any]:
+    """Encode the result of a step: the bytes, and the value as a replay returns it.
+
+    ``kind`` and ``key`` name the step in errors. The name is made only for an error, because it would take as long as
+    the encoding of a scalar.
+    """
+    data = _encode_scalar(value)
+    if data is None or len(data) > limit:
+        data = encode(value, what=f"result of {kind} {key!r}", limit=limit)
     try:
-        return roundtrip(value, encoded, decode)
+        return data, roundtrip(value, data, decode)
     except ParamsInvalidError as error:
-        raise ResultInvalidError(f"{what} does not fit the return annotation of its function: {error}") from None
+        raise _misfit(f"result of {kind} {key!r}", error) from None
 
 
 def check_result(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> None:
     """Raise ``ResultInvalidError`` unless a result that is not used in this process fits its annotation."""
     if decode is not untyped:
-        as_replayed(what, value, encoded, decode)
+        try:
+            roundtrip(value, encoded, decode)
+        except ParamsInvalidError as error:
+            raise _misfit(what, error) from None
+
+
+def _misfit(what: str, error: ParamsInvalidError) -> ResultInvalidError:
+    return ResultInvalidError(f"{what} does not fit the return annotation of its function: {error}")
 
 
 def _encode_scalar(value: Any) -> bytes | None:
-    """Encode a scalar. Most results of steps are scalars, and the full encoder takes several times as long."""
+    """Encode a scalar. Most results of steps are scalars, and the full encoder takes several times as long.
+
+    None: the value is no scalar, or ``encode`` has to decide.
+    """
     kind = type(value)
-    if kind is str:
-        return _utf8(encode_basestring(value))
     if kind is int and -(10**18) < value < 10**18:
         return b"%d" % value
+    if kind is str:
+        return _utf8(encode_basestring(value))
     if kind is float or kind is int:
         return _encode_fast(value)
-    return b"null" if value is None else b"true" if value else b"false"
+    return _CONSTANTS.get(value) if kind is bool or value is None else None
 
 
 def _encode_fast(value: Any) -> bytes | None:

@@ -38,7 +38,7 @@ def _start_in_placeholder(coro: _Coro, context: Context, loop: asyncio.AbstractE
         if task.started is not None:
             task.started.end(stop)
         return None
-    except BaseException as error:  # noqa: BLE001, RUF100  (the task raises it)
+    except BaseException as error:  # the task raises it
         task.initialize().end(error)
         return task
     finally:

@@ -29,6 +29,9 @@ class FactState(IntEnum):
     HEARTBEAT = 7
     """The latest progress that a running attempt reported; ``n`` is the attempt. The only fact that is overwritten:
     see ``Store.record_heartbeats``."""
+    SETTLEMENT = 8
+    """The end of an attempt that wrote to streams; ``ok``: its items belong to the output. Only streams read it: see
+    ``store/protocol/streams.py``."""
 
 
 class Fact(NamedTuple):
@@ -105,6 +108,8 @@ class StoredEvent(NamedTuple):
     consumed_by: str | None = None
     ask: str | None = None
     """The key under which the sender waits for a reply; None if it does not wait."""
+    trace: str | None = None
+    """The trace context of the sender, which only the telemetry reads."""
 
 
 class Delivery(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from holdfast import errors
-from holdfast.core import codec, tracebacks
+from holdfast.core import codec, envelope, tracebacks
 from holdfast.errors import (
     ChildError,
     DamagedRunError,
@@ -20,6 +20,7 @@ from holdfast.errors import (
     InputError,
     NonRetryableError,
     NotSerializableError,
+    PayloadError,
     PayloadTooLargeError,
     StepError,
     StepMaxAttemptsExceeded,
@@ -93,6 +94,14 @@ class Failure:
             return cls.from_content(content)
         except (KeyError, TypeError, AttributeError) as error:
             raise DamagedRunError(f"the stored error has another form than expected: {error!r}") from error
+
+    @classmethod
+    def displayed(cls, data: bytes) -> Failure:
+        """As ``decode``, for display: of an error that this process cannot read only the name is known."""
+        try:
+            return cls.decode(data)
+        except PayloadError as error:
+            return cls(envelope.error_name(data) or "Unknown", f"(not readable here: {error})")
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> Failure:

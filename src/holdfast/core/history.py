@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from holdfast.core import codec
+from holdfast.core import codec, envelope
 from holdfast.core.durations import describe_rounded
 from holdfast.core.facts import RESOLVE, Fact, FactState
 from holdfast.core.failure import Failure
@@ -33,13 +33,21 @@ def steps_of(run_number: int, facts: Iterable[Fact], payloads: Mapping[int, Any]
 
 
 def _order(facts: list[Fact]) -> tuple[int, int]:
+    if len(facts) == 1:  # most steps of a long run: one result
+        [only] = facts
+        return only.started_at, 2**62 if only.seq is None else only.seq
     return min(f.started_at for f in facts), min((f.seq for f in facts if f.seq is not None), default=2**62)
 
 
 def _step(run_number: int, facts: list[Fact], payloads: Mapping[int, Any]) -> StepRecord:
-    last = max(facts, key=_finality)
+    last, started, updated, attempts = facts[0], facts[0].started_at, facts[0].at, facts[0].attempts
+    last_heartbeat = last if last.state == FactState.HEARTBEAT else None
+    if len(facts) > 1:
+        last = max(facts, key=_finality)
+        started, updated = min(f.started_at for f in facts), max(f.at for f in facts)
+        attempts = max(f.attempts for f in facts)
+        last_heartbeat = max((f for f in facts if f.state == FactState.HEARTBEAT), key=_number, default=None)
     status = _status(last)
-    last_heartbeat = max((f for f in facts if f.state == FactState.HEARTBEAT), key=_number, default=None)
     retry_at = last.wake_at if last.state == FactState.FAILURE and last.kind == StepType.DO else None
     return StepRecord(
         id=f"{run_number}:{last.key}",
@@ -48,7 +56,7 @@ def _step(run_number: int, facts: list[Fact], payloads: Mapping[int, Any]) -> St
         name=last.name or last.key,
         type=last.kind,
         status=status,
-        attempts=max((f.attempts for f in facts), default=0),
+        attempts=attempts,
         max_attempts=last.max_attempts,
         timeout_ms=last.timeout_ms,
         next_retry_at=optional_from_ms(retry_at) if status == StepStatus.WAITING else None,
@@ -56,8 +64,8 @@ def _step(run_number: int, facts: list[Fact], payloads: Mapping[int, Any]) -> St
         wait_event_type=None if last.event_type == RESOLVE else last.event_type,
         result=fact_result(last, payloads),
         error=fact_error(last, payloads),
-        created_at=from_ms(min(f.started_at for f in facts)),
-        updated_at=from_ms(max(f.at for f in facts)),
+        created_at=from_ms(started),
+        updated_at=from_ms(updated),
         resolved=last.event_type == RESOLVE,
         **heartbeat(last_heartbeat, status),
     )
@@ -67,7 +75,7 @@ def heartbeat(fact: Fact | None, status: str) -> dict[str, Any]:
     """The fields of a step's record that come from its last heartbeat. ``fact``: the HEARTBEAT fact, or None."""
     if fact is None or status == StepStatus.COMPLETED:
         return {}
-    return {"progress": codec.plain(fact.value), "heartbeat_at": from_ms(fact.at)}
+    return {"progress": codec.displayed(fact.value), "heartbeat_at": from_ms(fact.at)}
 
 
 def _number(fact: Fact) -> int:
@@ -99,10 +107,11 @@ def fact_result(fact: Fact, payloads: Mapping[int, Any]) -> Any:
     if fact.state != FactState.RESULT or not fact.ok:
         return None
     if fact.event is None:
-        return codec.plain(fact.value)
+        return codec.displayed(fact.value)
     event = payloads.get(fact.event)
     if fact.kind in _RESULT_FIELD and event is not None:
-        return event["payload"][_RESULT_FIELD[fact.kind]]
+        content = event["payload"]
+        return content.get(_RESULT_FIELD[fact.kind], content)  # without the field if it cannot be read here
     return event
 
 
@@ -118,6 +127,8 @@ def fact_error(fact: Fact, payloads: Mapping[int, Any]) -> ErrorInfo | None:
         return _error_from_event(fact, payloads.get(fact.event))
     if fact.value is None:
         return ErrorInfo("WaitForEventTimeoutError", f"no event of type {fact.event_type!r} came in time")
+    if envelope.is_envelope(fact.value):
+        return Failure.displayed(fact.value).info
     content = codec.plain(fact.value)
     return _REFUSED[content] if isinstance(content, str) else Failure.from_content(content).info
 

@@ -36,6 +36,11 @@ class Limits:
     log_message: int = 2048
     log_category: int = 64
     heartbeat: int = 64 * 1024
+    stream_item: int = 256 * 1024
+    stream_items: int = 1_000_000
+    """Items of one stream, of all its writers."""
+    stream_bytes: int = 256 * MIB
+    """Size of one stream."""
     steps: int = 1024
     sleep: Duration = "365 days"
     event_wait_min: Duration = "1 second"
@@ -45,6 +50,8 @@ class Limits:
     body: int = 3 * MIB + 64 * 1024
     """Bytes in the body of one HTTP request: a payload of 1 MiB takes up to 3 MiB when its text is escaped."""
     page_size: int = 100
+    blob: int = 1024 * MIB
+    """Bytes of one value in the blob store (``Holdfast(blobs=...)``), in place of the limits of payloads."""
 
     sleep_ms: int = field(init=False, repr=False, compare=False)
     event_wait_min_ms: int = field(init=False, repr=False, compare=False)
@@ -59,6 +66,12 @@ class Limits:
             longest = describe(self.event_wait_max_ms)
             raise InvalidOptionError(f"Limits.event_wait_min is above event_wait_max ({longest})")
 
+    def with_blobs(self) -> Limits:
+        """The limits of an app with a blob store: a large value is stored outside of its row."""
+        values = {name: getattr(self, name) for name in (*_COUNTS, *_DURATIONS)}
+        return Limits(**values | {name: max(values[name], self.blob) for name in _IN_BLOBS})
 
+
+_IN_BLOBS = ("params", "result", "output", "event_payload")
 _DURATIONS = ("sleep", "event_wait_min", "event_wait_max")
 _COUNTS = tuple(limit.name for limit in fields(Limits) if limit.init and limit.name not in _DURATIONS)

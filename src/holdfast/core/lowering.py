@@ -18,6 +18,7 @@ from pathlib import PurePath
 from typing import Any, NoReturn, TypeAlias, TypeGuard, cast
 from uuid import UUID
 
+from holdfast.core.secret import Secret, secret_form
 from holdfast.core.show import shown, type_name
 from holdfast.errors import NotSerializableError
 
@@ -96,6 +97,7 @@ _CONVERT: dict[type[Any], Callable[[Any], Any]] = {
     bytes: _base64,
     bytearray: _base64,
     PurePath: str,
+    Secret: secret_form,
 }
 
 

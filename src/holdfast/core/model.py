@@ -20,6 +20,10 @@ def to_ms(when: datetime) -> int:
     return (when - _EPOCH) // _MILLISECOND
 
 
+def optional_to_ms(when: datetime | None) -> int | None:
+    return None if when is None else to_ms(when)
+
+
 def from_ms(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 

@@ -24,6 +24,8 @@ SYSTEM_CATEGORY = "system"
 _ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
 _ID_RULE = "letters, digits, '-' and '_' are allowed, and it does not start with '-'"
 _DOTTED = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]*")
+_MAX_SCHEDULE_NAME = 64
+"""The ids of a schedule's runs contain its name and a time."""
 _VERSION = re.compile(r"[!-~]{1,100}")
 _DOTTED_RULE = "letters, digits, '-', '_' and '.' are allowed, and it does not start with '-' or '.'"
 
@@ -36,6 +38,15 @@ def check_workflow_name(value: object, limits: Limits) -> str:
 def check_instance_id(value: object, limits: Limits) -> str:
     name = _checked(value, "instance id", limits.instance_id, InvalidInstanceIdError)
     return _matching(name, "instance id", _ID, _ID_RULE, InvalidInstanceIdError)
+
+
+def check_schedule_name(value: object) -> str:
+    name = _checked(value, "schedule name", _MAX_SCHEDULE_NAME, InvalidOptionError)
+    return _matching(name, "schedule name", _DOTTED, _DOTTED_RULE, InvalidOptionError)
+
+
+def is_schedule_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_SCHEDULE_NAME and _DOTTED.fullmatch(value) is not None
 
 
 def check_event_type(value: object, limits: Limits) -> str:
@@ -57,6 +68,12 @@ def check_log_category(value: object, limits: Limits) -> str:
     if name == SYSTEM_CATEGORY:
         raise InvalidLogError(f"log category {name!r} is reserved for the engine; choose another")
     return name
+
+
+def check_stream_name(value: object, limits: Limits) -> str:
+    """Return the name of a stream: the rules are those of event types."""
+    name = _checked(value, "stream name", limits.event_type, InvalidNameError)
+    return _matching(name, "stream name", _DOTTED, _DOTTED_RULE, InvalidNameError)
 
 
 def check_version(option: str, value: object) -> str:

@@ -6,11 +6,13 @@ store.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.core.model import DEFAULT_KIND, Status
+from holdfast.core.model import DEFAULT_KIND, DEFAULT_QUEUE, Status
+from holdfast.core.rate import Rate
 from holdfast.errors import ErrorInfo
 
 T = TypeVar("T")
@@ -129,9 +131,10 @@ class WhyParts:
 
     kind: str
     """``event``, ``sleep``, ``retry``, ``step``, ``child``, ``reply``, ``message``, ``node``: what the run waits for or
-    runs; ``timer``: a time; ``due``: a worker; ``no_code``: a worker that has the workflow; ``start``: its start;
-    ``running``, ``pausing``, ``paused``, ``ended``, ``damaged``; ``nothing``: no timer, event or other run can wake the
-    code."""
+    runs; ``timer``: a time; ``due``: a worker; ``no_code``: a worker that has the workflow;
+    ``queue_paused``: the end of the pause of its queue; ``start``: its start;
+    ``running``, ``pausing``, ``paused``, ``parked``, ``ended``, ``damaged``; ``nothing``: no timer,
+    event or other run can wake the code."""
     step_key: str | None = None
     name: str | None = None
     """The name of the step, the pid of the child, the topics of messages."""
@@ -139,6 +142,13 @@ class WhyParts:
     until: datetime | None = None
     position: CodePosition | None = None
     """The line of code that waits; None if this process does not have the code."""
+    attempt: int | None = None
+    """For ``retry``: the number of the attempt that failed last."""
+    max_attempts: int | None = None
+    error: ErrorInfo | None = None
+    """For ``retry``: the error of that attempt."""
+    code: str | None = None
+    """For ``parked``: the reason, such as ``NON_DETERMINISTIC`` or ``WORKER_LOST``; None: another error."""
     others: tuple[WhyParts, ...] = ()
     """What other tasks of the run wait for."""
 
@@ -200,12 +210,23 @@ class InstanceDescription:
     summary: str | None = None
     native_status: str | None = None
     """As in ``InstanceStatus``."""
+    cron: str | None = None
+    """The ``cron`` option of the start."""
+    schedule: str | None = None
+    """The schedule that started the run."""
+    scheduled_for: datetime | None = None
+    """The tick of that schedule."""
     workflow_version: int | None = None
     """The version of the definition that the run was started with. None: the definition has no version."""
     origin: OriginRecord | None = None
     """The run whose history this run continues. None: the run began with no history."""
     forks: list[str] = field(default_factory=list)
     """Pids of the runs that were forked from this instance, the newest first."""
+    queue: str = DEFAULT_QUEUE
+    version: str | None = None
+    """The release that started the run (``WorkerConfig.version``)."""
+    owner: str | None = None
+    """The worker that holds the run."""
     killed: bool = False
     """True if the run is a graph with a tombstone: it was killed, terminated or cancelled."""
 
@@ -218,6 +239,49 @@ class InstanceSummary:
     workflow_name: str
     details: InstanceStatus
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step of a chain or a node of a graph, as the plan of a run has it."""
+
+    key: str
+    after: tuple[str, ...] = ()
+    """The keys of the steps before it."""
+    map: str | None = None
+    """The predecessor over whose list the node is mapped."""
+    run: str | None = None
+    """The workflow, chain or graph that the node starts."""
+    max_attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSample:
+    workflow: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Runs of one workflow that need attention for the same reason."""
+
+    kind: str
+    """``diverged``, ``parked``, ``no_worker``, ``lost``, ``errored``, ``failing``, ``outbox`` or ``overdue``."""
+    workflow: str
+    count: int
+    since: datetime | None
+    last_at: datetime | None
+    why: str
+    error: ErrorInfo | None
+    step_key: str | None
+    version: str | None
+    """The only release whose runs have the error; None: several, or none is known."""
+    queue: str | None
+    action: str
+    """The usual next action: ``retry``, ``resume``, ``redeliver``, ``queue`` or ``open``."""
+    samples: tuple[RunSample, ...]
+    filter: dict[str, str]
+    """The query of a list that shows the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +302,27 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """A limit as the database has it."""
+
+    name: str
+    concurrency: int | None
+    rate: Rate | None
+    fair: bool
+    weights: Mapping[str, float]
+    used: int
+    """Attempts, nodes and runs in progress under the limit, over all keys."""
+    waiting: int
+    """Attempts, nodes and runs that wait for the limit."""
+    keys: int
+    """Keys with something in progress."""
+    changed: bool
+    """The values were set at run time, and differ from those in the code."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue that has tasks or living workers. A task is a run, or a node of a graph."""
+    """A queue that has tasks or living workers, or that is paused. A task is a run, or a node of a graph."""
 
     name: str
     due: int
@@ -250,6 +333,8 @@ class QueueInfo:
     """Tasks that workers own."""
     workers: int
     """Living workers that claim tasks of the queue."""
+    paused: bool = False
+    """No worker claims tasks of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +386,6 @@ class VersionInfo:
 class Page(Generic[T]):
     items: list[T]
     cursor: str | None = None
+    """Leads to the next page; None: there is none."""
+    previous: str | None = None
+    """Leads to the page before; None: there is none, or the list has no such cursors."""

@@ -53,6 +53,18 @@ class Redaction:
         """True if values of this name are secret."""
         return isinstance(name, str) and self._word.search(_plain(name)) is not None
 
+    def plain(self, value: Any) -> Any:
+        """A JSON value in which values of redacted names are hidden, and values that a text assigns to them."""
+        if isinstance(value, str):
+            return self.message(value)
+        if isinstance(value, dict):
+            return {key: REDACTED if self.hides(key) else self.plain(item) for key, item in value.items()}
+        return [self.plain(item) for item in value] if isinstance(value, list) else value
+
+    def message(self, text: str) -> str:
+        """A text without the values that it assigns to redacted names."""
+        return self._without_assignments(text)
+
     def local(self, name: str, value: Any) -> str:
         """The text of a variable."""
         return REDACTED if self.hides(name) else self.text(value)

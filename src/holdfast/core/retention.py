@@ -32,9 +32,11 @@ class Retention:
     cancelled: Duration | None = None
     terminated: Duration | None = None
     keep: int = 0
+    streams: Duration | None = None
+    """How long the streams of finished runs are kept; None keeps them as long as their runs."""
 
     def __post_init__(self) -> None:
-        for name in ("complete", "errored", "cancelled", "terminated"):
+        for name in ("complete", "errored", "cancelled", "terminated", "streams"):
             value = getattr(self, name)
             try:
                 ms = 0 if value is None else to_ms(value, name)

@@ -24,6 +24,8 @@ _MAX_CHAIN = 8
 _FOLDED = "<folded>"
 _ENGINE = "holdfast"
 _PACKAGE = Path(__file__).parents[1]
+_EXAMPLES = tuple(_PACKAGE / "cli" / name for name in ("example_app.py", "example_shop.py"))
+"""Files of the package whose workflows stand for those of a user."""
 
 
 def trimmed_traceback(error: BaseException) -> str | None:
@@ -192,6 +194,8 @@ def package_of(filename: str) -> str | None:
     if filename.startswith("<frozen "):
         return filename[len("<frozen ") : -1].partition(".")[0]
     path = Path(filename)
+    if path in _EXAMPLES:
+        return None
     if path.is_relative_to(_PACKAGE):
         return _ENGINE
     for root in _library_paths():

@@ -21,6 +21,7 @@ from holdfast.graph.mermaid import mermaid
 from holdfast.graph.node_spec import PARAMS, Function, NodeSpec, Parameter, check_edge
 from holdfast.graph.shape import COLLECT, MAX_NODES, Shape, cycle
 from holdfast.kernel.definition import Blueprint
+from holdfast.kernel.flow import Limit, check_limits
 from holdfast.kernel.startable import In, Startable
 from holdfast.kernel.unit_driver import PLAN_KEY
 from holdfast.store.protocol import Fact, FactState
@@ -118,6 +119,7 @@ class Graph(Startable[In, Any]):
         when: Callable[..., bool] | None = ...,
         retry: Retry | None = ...,
         timeout: Duration | None = ...,
+        limits: Iterable[Limit] = ...,
     ) -> Callable[[Callable[P, R]], Node[P, R]]: ...
 
     @overload
@@ -146,6 +148,7 @@ class Graph(Startable[In, Any]):
         when: Callable[..., bool] | None = None,
         retry: Retry | None = None,
         timeout: Duration | None = None,
+        limits: Iterable[Limit] = (),
         run: Any = None,
         input: Callable[..., Any] | None = None,
     ) -> Any:
@@ -156,23 +159,25 @@ class Graph(Startable[In, Any]):
         effect of failed items when all items have ended: ``"fail"`` fails the node; with ``"collect"`` the result is a
         list of ``Ok | Failed``. ``when``: a function of the results; if it returns false, the node and all nodes after
         it are skipped. ``run``: a workflow, chain or graph that is started in place of a function. ``input``: a
-        function of the results that returns the input of that run.
+        function of the results that returns the input of that run. ``limits``: limits under which the function runs;
+        ``limit.by(fn)`` gets the arguments of the function by name.
         """
         if run is not None:
             return self._add_run_node(run, input, name, after, _Map(map, map_errors), when)
         if input is not None:
             raise InvalidOptionError("input= is for a node with run=; a function gets the results in its parameters")
         local_names, mapped = self._local_names(), _Map(map, map_errors)
+        checked_limits = check_limits("a node", limits)
 
         def register(function: Callable[..., Any]) -> Node[Any, Any]:
-            return self._add_function(function, name, after, mapped, when, retry, timeout, local_names)
+            return self._add_function(function, name, after, mapped, when, retry, timeout, local_names, checked_limits)
 
         return register if fn is None else register(fn)
 
     def _add_function(
         self, function: Callable[..., Any], name: str | None, after: Iterable[Any], mapped: _Map,
         when: Callable[..., bool] | None, retry: Retry | None, timeout: Duration | None,
-        local_names: Mapping[str, Any],
+        local_names: Mapping[str, Any], limits: tuple[Limit, ...],
     ) -> Node[Any, Any]:  # fmt: skip
         if not callable(function):
             raise DefinitionError(f"a node needs a function, not {shown(function)}")
@@ -202,6 +207,7 @@ class Graph(Startable[In, Any]):
                 else Function.plain(f"when= of node {chosen!r}", when, predecessors, local_names),
                 run=None,
                 input=None,
+                limits=limits or getattr(step, "limits", ()),
             )
         )
         return Node(chosen, plain)

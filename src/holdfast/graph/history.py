@@ -90,7 +90,7 @@ def _record(run_number: int, key: str, unit: _UnitFacts, planned_at: int) -> Ste
         state = NodeState.RETRYING
     failed = result if result is not None and not result.ok else failure if retrying else None
     times = [f.at for f in (*unit.starts, failure, result, unit.heartbeat) if f is not None]
-    error = None if failed is None or failed.value is None else Failure.decode(failed.value).info
+    error = None if failed is None or failed.value is None else Failure.displayed(failed.value).info
     return StepRecord(
         id=f"{run_number}:{key}",
         run_number=run_number,
@@ -104,7 +104,7 @@ def _record(run_number: int, key: str, unit: _UnitFacts, planned_at: int) -> Ste
         next_retry_at=optional_from_ms(failure.wake_at) if retrying and failure is not None else None,
         wake_at=None,
         wait_event_type=None,
-        result=codec.plain(result.value) if result is not None and result.ok else None,
+        result=codec.displayed(result.value) if result is not None and result.ok else None,
         error=error,
         created_at=from_ms(min(times, default=planned_at)),
         updated_at=from_ms(max(times, default=planned_at)),

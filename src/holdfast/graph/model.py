@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
-from holdfast.core.records import StepRecord
+from holdfast.core.records import PlannedStep, StepRecord
 from holdfast.core.retention import Retention
 from holdfast.graph import history, views
 from holdfast.graph.definition import Graph
@@ -16,7 +16,7 @@ from holdfast.graph.node_rules import GraphDriver
 from holdfast.graph.repair import GraphRepairRules
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.model import Model, RecordedRun, UnitModel
-from holdfast.store.protocol import GRAPH, NewUnit, RunRecord, Store
+from holdfast.store.protocol import GRAPH, Fact, NewUnit, RunRecord, Store
 
 if TYPE_CHECKING:
     from holdfast.core.redaction import Redaction
@@ -57,6 +57,11 @@ class GraphModel(Model):
     def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
         """The sentence for a run whose units are not all done. Unit 0 is due when all units are done."""
         return history.why(steps, now_ms, run.positions) if run.row.run_at is None else None
+
+    def planned(self, facts: Sequence[Fact]) -> Sequence[PlannedStep]:
+        if not facts:
+            return ()
+        return [PlannedStep(node.name, node.after, node.map, node.run) for node in views.shape_of(facts).nodes]
 
     def started_at(self, run: RecordedRun) -> int | None:
         return views.started_at(run.facts)

@@ -36,6 +36,7 @@ from holdfast.store.protocol import (
     Fact,
     FactState,
     Finish,
+    LimitKey,
     MissingDecrement,
     NewRun,
     NewUnit,
@@ -87,13 +88,15 @@ class NodeCall:
     def timeout_ms(self) -> int | None:
         return self.spec.timeout_ms
 
+    @property
+    def limited_by(self) -> Sequence[LimitKey]:
+        return [limit.of_arguments((), self.kwargs, self.kwargs) for limit in self.spec.limits]
+
     def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:  # noqa: ARG002
         raise RuntimeError("a node has no transaction")
 
     def record(self, value: Any) -> tuple[bytes, Any]:
-        what = f"result of node {self.key!r}"
-        data = codec.encode(value, what=what, limit=self.limit)
-        return data, codec.as_replayed(what, value, data, self.spec.decode)
+        return codec.record(value, self.spec.decode, self.limit, "node", self.key)
 
     def start_fact(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
         return None  # the claim of the unit writes the START fact

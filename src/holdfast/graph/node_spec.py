@@ -14,6 +14,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graph.edges import is_list, is_mismatch, item_type
 from holdfast.graph.items import Failed, Ok
 from holdfast.graph.shape import COLLECT, NodeShape
+from holdfast.kernel.flow import Limit
 
 PARAMS = "params"
 """The name of the parameter that receives the input of the run."""
@@ -90,6 +91,7 @@ class NodeSpec:
     when: Function | None
     run: str | None
     input: Function | None
+    limits: tuple[Limit, ...] = ()
 
     @property
     def shape(self) -> NodeShape:

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from holdfast.core.facts import Fact, FactState
 from holdfast.graph.node_rules import NODE, SKIPPED
 from holdfast.graph.shape import Shape, UnitPosition
+from holdfast.graph.views import planned_shape
 from holdfast.kernel.model import RecordedRun
 from holdfast.kernel.repair import Continuation, RepairRules, Resolution, not_failed, replaced, unknown_step
-from holdfast.kernel.unit_driver import PLAN_KEY
 from holdfast.store.protocol import NewUnit
 
 
 class GraphRepairRules(RepairRules):
     def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:  # noqa: ARG002
         """The history without the failed nodes, the failed items, and the nodes that were skipped because of them."""
-        shape = _shape(run)
+        shape = planned_shape(run.facts, run.row)
         results = {fact.key: fact for fact in run.facts if fact.state == FactState.RESULT}
         failed = {key for key, fact in results.items() if not fact.ok}
         if resolution is not None and resolution.step not in failed:
@@ -33,7 +33,7 @@ class GraphRepairRules(RepairRules):
 
     def fork(self, run: RecordedRun, before: str, outputs: Mapping[str, bytes]) -> Continuation:
         """The results of all nodes but ``before`` and those after it."""
-        shape = _shape(run)
+        shape = planned_shape(run.facts, run.row)
         if before not in shape.number:
             raise unknown_step(before, shape.number)
         again = {before, *_after(shape, before)}
@@ -43,11 +43,6 @@ class GraphRepairRules(RepairRules):
             again |= {name, *_after(shape, name)}
         kept = replaced([fact for fact in results if fact.key not in again], outputs, NODE)
         return _continuation(run, shape, {fact.key: fact for fact in kept}, items=False)
-
-
-def _shape(run: RecordedRun) -> Shape:
-    plan = next(fact for fact in run.facts if fact.state == FactState.PLAN and fact.key == PLAN_KEY)
-    return Shape.of_meta(plan.value or b"")
 
 
 def _after(shape: Shape, name: str) -> list[str]:

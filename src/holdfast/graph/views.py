@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.failure import Failure
+from holdfast.errors import InstanceNotFoundError
 from holdfast.graph.history import status_of
 from holdfast.graph.mermaid import mermaid
 from holdfast.graph.shape import Shape
@@ -28,21 +29,21 @@ def _entries(rows: Iterable[Fact]) -> Iterable[tuple[str, Any]]:
     for fact in rows:
         match fact.state:
             case FactState.PLAN:
-                yield fact.key, codec.plain(fact.value)
+                yield fact.key, codec.displayed(fact.value)
             case FactState.START:
-                yield f"start/{fact.key}/{fact.at}", codec.plain(fact.value)
+                yield f"start/{fact.key}/{fact.at}", codec.displayed(fact.value)
             case FactState.RESULT:
                 yield f"result/{fact.key}", {"status": status_of(fact), "data": data_of(fact), "ts": fact.at}
             case FactState.ITEM:
                 yield f"item/{fact.key}/{fact.n}", {"status": status_of(fact), "data": data_of(fact), "ts": fact.at}
             case FactState.TOMBSTONE:
-                yield "tombstone", {"reason": codec.plain(fact.value), "ts": fact.at}
+                yield "tombstone", {"reason": codec.displayed(fact.value), "ts": fact.at}
 
 
 def data_of(result: Fact) -> Any:
     """The value of a result, or the name and message of its error."""
     if result.ok or result.value is None:
-        return codec.plain(result.value)
+        return codec.displayed(result.value)
     error = Failure.decode(result.value)
     return {"name": error.name, "message": error.message}
 
@@ -55,9 +56,15 @@ async def results(store: Store, run: RunRecord) -> dict[str, Any]:
 
 async def shape(store: Store, run: RunRecord) -> Shape:
     facts = await store.facts(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
-    if not facts or facts[0].value is None:
-        raise RuntimeError("there is no plan stored with this run")
-    return Shape.of_meta(facts[0].value)
+    return planned_shape(facts, run)
+
+
+def planned_shape(facts: Sequence[Fact], run: RunRecord) -> Shape:
+    """The shape that is stored with a run. ``facts``: its PLAN facts, and possibly others."""
+    plan = next((fact for fact in facts if fact.state == FactState.PLAN and fact.key == PLAN_KEY), None)
+    if plan is None or plan.value is None:
+        raise InstanceNotFoundError(f"run {run.number} of {run.pid} has no stored plan: it was deleted meanwhile")
+    return Shape.of_meta(plan.value)
 
 
 async def draw_run(store: Store, run: RunRecord) -> str:
@@ -65,19 +72,20 @@ async def draw_run(store: Store, run: RunRecord) -> str:
     rows = await store.facts(FactsQuery(run.run))
     states = {fact.key.partition("[")[0]: "running" for fact in rows if fact.state == FactState.START}
     states |= {fact.key: status_of(fact) for fact in rows if fact.state == FactState.RESULT}
-    return mermaid(_shape_of(rows), states)
+    return mermaid(shape_of(rows), states)
 
 
 def draw_definition(graph: Definition) -> str:
     """The Mermaid flowchart of a run that would start now."""
-    return mermaid(_shape_of(graph.blueprint(0).plan if graph.blueprint is not None else ()))
+    return mermaid(shape_of(graph.blueprint(0).plan if graph.blueprint is not None else ()))
 
 
 def killed(rows: Iterable[Fact]) -> bool:
     return any(fact.state == FactState.TOMBSTONE for fact in rows)
 
 
-def _shape_of(rows: Sequence[Fact]) -> Shape:
+def shape_of(rows: Sequence[Fact]) -> Shape:
+    """The shape in the PLAN facts of a run."""
     meta = next(fact for fact in rows if fact.state == FactState.PLAN and fact.key == PLAN_KEY)
     return Shape.of_meta(meta.value or b"")
 

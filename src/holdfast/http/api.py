@@ -18,10 +18,19 @@ from holdfast.http.admission import Admission
 from holdfast.http.auth import Authorize, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.document import Document
+from holdfast.http.example import example_routes
 from holdfast.http.gate import Gate, GatedRoute
+from holdfast.http.limits import limit_routes
+from holdfast.http.live import Broadcaster
+from holdfast.http.live_routes import Live, live_routes
 from holdfast.http.observation import Observation, metrics_route, observation_routes
+from holdfast.http.overview import overview_routes
+from holdfast.http.queues import queue_routes
 from holdfast.http.routes import route_table
+from holdfast.http.schedules import schedule_routes
+from holdfast.http.shapes import shape_routes
 from holdfast.http.spec import Spec
+from holdfast.http.streams import stream_routes
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -35,8 +44,23 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
         """This document."""
         return responses.reply(document.mounted_at(request.scope.get("root_path", "")))
 
+    broadcaster = Broadcaster(backend.client, backend.boot, backend.redaction)
+    live = Live(backend, authorize, broadcaster)
+    api.state.live = broadcaster
     openapi_spec = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, no_instances=True)
-    specs = [*route_table(backend), *observation_routes(Observation(backend, authorize)), openapi_spec]
+    specs = [
+        *route_table(backend),
+        *schedule_routes(backend),
+        *limit_routes(backend),
+        *queue_routes(backend),
+        *observation_routes(Observation(backend, authorize)),
+        *overview_routes(backend),
+        *live_routes(live),
+        *stream_routes(backend, authorize, broadcaster),
+        *shape_routes(backend),
+        *example_routes(backend),
+        openapi_spec,
+    ]
     document = Document(specs, backend, base, authorize)
     api.router.routes.extend(GatedRoute(path, spec) for spec in specs for path in _paths(base, spec))
     if backend.metrics is not None:
@@ -45,7 +69,9 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
     for error_type in (HoldfastError, responses.Problem, RequestValidationError):
         api.add_exception_handler(error_type, responses.error_response)
     admission = Admission(authorize, registry=backend.registry, limits=backend.limits, client=backend.client)
-    api.add_middleware(Gate, routes=api.router.routes, admission=admission, hosts=tuple(hosts))
+    api.add_middleware(
+        Gate, routes=api.router.routes, admission=admission, hosts=tuple(hosts), redaction=backend.redaction
+    )
     return api
 
 

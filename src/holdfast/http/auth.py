@@ -42,6 +42,22 @@ class Scope(StrEnum):
     SEND_EVENT = "send_event"
     TICK = "tick"
     DEBUG = "debug"
+    OPERATE = "operate"
+    """Settings that concern many runs: workers, queues, limits, schedules."""
+
+
+ROLES: Mapping[str, frozenset[Scope]] = {
+    "viewer": frozenset({Scope.READ}),
+    "operator": frozenset({Scope.READ, Scope.CREATE, Scope.MANAGE, Scope.SEND_EVENT}),
+    "admin": frozenset(Scope),
+}
+"""Names of sets of scopes. A token may have a role instead of scopes."""
+
+
+def role_of(scopes: Iterable[str]) -> str | None:
+    """The role with exactly these scopes; None if there is none. The scope ``tick`` is for programs and is ignored."""
+    given = frozenset(map(Scope, scopes)) - {Scope.TICK}
+    return next((role for role, granted in ROLES.items() if granted - {Scope.TICK} == given), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +211,7 @@ class Authorize:
     send_event: Hook | None = None
     tick: Hook | None = None
     debug: Hook | None = None
+    operate: Hook | None = None
     read: Hook | None = None
     timeout: Duration = "5 seconds"
     """The time limit of each hook call."""
@@ -210,7 +227,7 @@ class Authorize:
     @property
     def open(self) -> bool:
         """True if no hook is set."""
-        return not any((self.request, self.create, self.manage, self.send_event, self.tick, self.debug, self.read))
+        return not any(getattr(self, name) for name in ("request", *Scope))
 
     async def run_request_hook(self, request: AuthRequest) -> list[Filter]:
         """Run the ``request`` hook and return its filters. Raise ``Denied`` also if no hook covers the route."""
@@ -283,21 +300,23 @@ def _name_of(status: int) -> str:
 
 
 class BearerTokens(Authorize):
-    """A policy for ``Authorization: Bearer TOKEN``, with the permitted scopes of each token.
+    """A policy for ``Authorization: Bearer TOKEN``, with the permitted scopes of each token, or its role.
+
+    A viewer reads, an operator also starts and controls runs and sends events, an admin may do everything.
 
     The policy keeps only digests of the tokens, and compares each of them in constant time.
 
     Example::
 
         app = Holdfast(authorize=BearerTokens.from_environment())
-        # HOLDFAST_TOKENS="3f9c…:read,81d0…:read+create+manage+send_event"
+        # HOLDFAST_TOKENS="3f9c…:viewer,81d0…:operator,c07a…:admin,55e1…:read+create"
     """
 
     VARIABLE = "HOLDFAST_TOKENS"
 
     _grants: Mapping[bytes, frozenset[Scope]]
 
-    def __init__(self, tokens: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, tokens: Mapping[str, Iterable[str] | str]) -> None:
         if not tokens:
             raise InvalidOptionError("BearerTokens needs at least one token; with none it would deny every request")
         grants = {_digest(_check_token(token)): _check_scopes(scopes) for token, scopes in tokens.items()}
@@ -351,9 +370,9 @@ def _check_token(token: object) -> str:
     return token
 
 
-def _check_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
+def _check_scopes(scopes: Iterable[str] | str) -> frozenset[Scope]:
     known = [scope.value for scope in Scope]
-    chosen = list(scopes)
-    if isinstance(scopes, str) or not chosen or any(scope not in known for scope in chosen):
-        raise InvalidOptionError(f"the scopes of a token are some of {', '.join(known)}")
-    return frozenset(map(Scope, chosen))
+    chosen = [scopes] if isinstance(scopes, str) else list(scopes)
+    if not chosen or scopes in known or any(scope not in (*known, *ROLES) for scope in chosen):
+        raise InvalidOptionError(f"the scopes of a token are some of {', '.join(known)}, or a role: {', '.join(ROLES)}")
+    return frozenset(one for scope in chosen for one in ROLES.get(scope, (Scope(scope),) if scope in known else ()))

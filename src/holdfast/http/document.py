@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from holdfast.core import exact, typed
 from holdfast.errors import ParamsInvalidError
@@ -25,7 +25,7 @@ from holdfast.http.auth import Authorize, BearerTokens
 from holdfast.http.backend import Backend
 from holdfast.http.queries import MAX_SEARCH_FILTERS
 from holdfast.http.spec import Spec
-from holdfast.http.start_options import EXCLUSIVE, StartFields
+from holdfast.http.start_options import EXCLUSIVE, PolicyFields, StartFields
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.events import DeclaredEvent
 from holdfast.kernel.model import Model
@@ -103,7 +103,7 @@ def _documented_route(spec: Spec, base: str) -> APIRoute:
         name=spec.name,
         operation_id=spec.name,
         response_model=None if spec.result is str else spec.result,
-        response_class=PlainTextResponse if spec.result is str else JSONResponse,
+        response_class=_response_class(spec),
         responses=responses,
         openapi_extra=extra,
         status_code=200,
@@ -243,7 +243,7 @@ class Document:
             body["schema"]["properties"]["instances"] = {
                 "type": "array",
                 "maxItems": self._backend.limits.batch,
-                "items": start | {"required": required},
+                "items": _without_policies(start) | {"required": required},
             }
         elif body is not None:
             body["schema"] = start
@@ -257,11 +257,16 @@ class Document:
             "params": input_schema(definition, components),
             **_option_schemas(),
         }
+        if definition.batch is not None:  # a start is one item of the list that a run receives
+            item = properties["params"].get("items", {})
+            properties = {name: field for name, field in properties.items() if name in _OF_BATCHED} | {"params": item}
+        elif not definition.limits:
+            del properties["onLimit"]
         schema: Schema = {
             "type": "object",
             "properties": properties,
             "additionalProperties": False,
-            "allOf": [{"not": {"required": [*pair]}} for pair in EXCLUSIVE],
+            "allOf": [{"not": {"required": [*pair]}} for pair in EXCLUSIVE if {*pair} <= properties.keys()],
         }
         return schema if _accepts(definition.decode_params, None) else schema | {"required": ["params"]}
 
@@ -272,15 +277,36 @@ _INSTANCE_OPERATIONS = (
     "retryInstance", "forkInstance", "resolveStep",
 )  # fmt: skip
 
+_OF_BATCHED = ("queue", "priority", "key", "memo", "search", "context", "summary", "runTimeout", "taskTimeout")
+"""Fields of a start that is collected in a batch, besides ``params``."""
+_POLICIES = PolicyFields.__annotations__.keys() - StartFields.__annotations__.keys()
+
 _OUTBOX_OPERATIONS = ("getOutbox", "redeliverOutbox")
 _UNIT_OPERATIONS = ("getFacts", "drawInstance", "killInstance")
 
 
+class _EventStream(Response):
+    media_type = "text/event-stream"
+
+
+def _response_class(spec: Spec) -> type[Response]:
+    if spec.streams:
+        return _EventStream
+    return PlainTextResponse if spec.result is str else JSONResponse
+
+
 def _option_schemas() -> Schema:
     """The schemas of the start options, without references."""
-    schema = TypeAdapter(StartFields).json_schema()
-    retry = schema["$defs"]["RetryFields"]
-    return {name: retry if "$ref" in field else field for name, field in schema["properties"].items()}
+    schema = TypeAdapter(PolicyFields).json_schema()
+    referred = {f"#/$defs/{name}": definition for name, definition in schema["$defs"].items()}
+    return {name: referred.get(field.get("$ref"), field) for name, field in schema["properties"].items()}
+
+
+def _without_policies(start: Schema) -> Schema:
+    """The schema of a start in a batch, which has no start policy."""
+    properties = {name: field for name, field in start["properties"].items() if name not in _POLICIES}
+    pairs = [pair for pair in start["allOf"] if not _POLICIES & {*pair["not"]["required"]}]
+    return start | {"properties": properties, "allOf": pairs}
 
 
 def _for_one_workflow(operation: Schema, workflow: str) -> Schema:
@@ -344,6 +370,25 @@ def input_schema(definition: Definition, components: Schema) -> Schema:
     """Return the JSON schema of a workflow's input and add its ``$defs`` to ``components``."""
     schema = _value_schema(definition.params_type, definition.name, components)
     return schema if not _accepts(definition.decode_params, None) else _or_null(schema)
+
+
+def params_schema(definition: Definition) -> Schema | None:
+    """The JSON schema of a workflow's input with its own ``$defs``; None if the workflow takes no input."""
+    if definition.params_type is None:
+        return None
+    return _standalone(definition.params_type)
+
+
+def event_payload_schema(event: DeclaredEvent) -> Schema:
+    """The JSON schema of an event's payload, with its own ``$defs``."""
+    return _standalone(event.annotation)
+
+
+def _standalone(annotation: Any) -> Schema:
+    try:
+        return _InputSchema().generate(cast("CoreSchema", typed.core_schema(annotation)))
+    except PydanticInvalidForJsonSchema:
+        return {}
 
 
 def event_schema(definition: Definition, body: Schema, components: Schema) -> Schema:

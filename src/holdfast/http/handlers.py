@@ -75,7 +75,7 @@ class Reads(Handlers):
         rows = await client.instances.page(filters, cursor=query.cursor, limit=limit, ascending=ascending)
         descriptions = await asyncio.gather(*(client.reads.describe_listed(row) for row in rows.items))
         summaries = [client.instances.summary(row) for row in rows.items]
-        found = Page([*zip(summaries, descriptions, strict=True)], rows.cursor)
+        found = Page([*zip(summaries, descriptions, strict=True)], rows.cursor, rows.previous)
         return reply(response_bodies.found_instances(found))
 
     async def get_instance(self, workflow: Name, instance_id: Id) -> Response:
@@ -162,25 +162,35 @@ class Starts(Handlers):
 class Control(Handlers):
     """Control requests."""
 
-    async def pause(self, workflow: Name, instance_id: Id) -> Response:
+    async def pause(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Pause the run before more workflow code runs. Events are stored, and timers keep running."""
         client = self._client()
-        return await _done(client.control.pause(*client.instances.address(workflow, instance_id)))
+        address = client.instances.address(workflow, instance_id)
+        return await _done(client.control.pause(*address, _reason(request)))
 
-    async def resume(self, workflow: Name, instance_id: Id) -> Response:
+    async def resume(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Resume a paused run, or withdraw a pause that has not taken effect. Otherwise it does nothing."""
         client = self._client()
-        return await _done(client.control.resume(*client.instances.address(workflow, instance_id)))
+        address = client.instances.address(workflow, instance_id)
+        return await _done(client.control.resume(*address, _reason(request)))
 
-    async def terminate(self, workflow: Name, instance_id: Id) -> Response:
+    async def terminate(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """End the run at once, without running its code any further."""
         client = self._client()
-        return await _done(client.control.terminate(*client.instances.address(workflow, instance_id)))
+        address = client.instances.address(workflow, instance_id)
+        return await _done(client.control.terminate(*address, _reason(request)))
 
-    async def restart(self, workflow: Name, instance_id: Id) -> Response:
+    async def restart(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Start the instance again from the beginning, under the next run number."""
         client = self._client()
-        return await _done(client.control.restart(*client.instances.address(workflow, instance_id)))
+        address = client.instances.address(workflow, instance_id)
+        return await _done(client.control.restart(*address, _reason(request)))
+
+    async def delete(self, request: Request, workflow: Name, instance_id: Id) -> Response:
+        """Delete an instance that has ended, with all of its runs. Its audit records are kept."""
+        client = self._client()
+        address = client.instances.address(workflow, instance_id)
+        return await _done(client.repair.delete(*address, _reason(request)))
 
     async def cancel(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Request cancellation: the run's code may clean up. A run that misses the deadline is terminated."""
@@ -288,6 +298,11 @@ class Server(Handlers):
         """Liveness: the process responds. Needs no authorization and does not access the store."""
         alive: wire.Health = {"status": "ok"}
         return reply(alive)
+
+
+def _reason(request: Request) -> str | None:
+    body: wire_requests.ReasonRequest = admitted(request).body
+    return body.get("reason")
 
 
 async def _done(request: Awaitable[None]) -> Response:

@@ -10,12 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
+from holdfast._version import __version__
+from holdfast.core.actor import current_actor
 from holdfast.core.records import QueueInfo, Stats, WorkerInfo
-from holdfast.http.admission import auth_request_of
-from holdfast.http.auth import AuthContent, Authorize, Denied, HookTimeout, Scope
+from holdfast.http.admission import admitted, auth_request_of
+from holdfast.http.auth import AuthContent, Authorize, Denied, HookTimeout, Scope, role_of
 from holdfast.http.backend import Backend
 from holdfast.http.response_bodies import date, optional_date
 from holdfast.http.responses import reply
+from holdfast.http.session import session_of
 from holdfast.http.spec import Spec
 from holdfast.http.wire import Count, Date
 
@@ -67,6 +70,7 @@ class QueueBody(TypedDict):
     oldestDue: Date | None
     running: Count
     workers: Count
+    paused: bool
 
 
 class QueuesBody(TypedDict):
@@ -90,6 +94,27 @@ class MeBody(TypedDict):
     """The caller's network address, possibly that of a proxy."""
     actions: list[str]
     """The scopes that the caller has."""
+    actor: str | None
+    """The caller's name in audit records."""
+    role: str | None
+    """``viewer``, ``operator`` or ``admin``, if the scopes are exactly those of a role."""
+    confined: bool
+    """True if the caller sees only some instances: routes about all of them are forbidden."""
+    authorization: bool
+    """False if the app has no hooks, and every caller may do everything."""
+    session: bool
+    """True if a cookie of the dashboard authorizes this request."""
+    expiresAt: Date | None
+    csrfToken: str | None
+    """The value of the header ``X-CSRF-Token``, which requests of a session that write need."""
+    debug: bool
+    """True if stacks and replays are enabled."""
+    now: Date
+    app: str
+    """The name of the program."""
+    version: str
+    """The version of Holdfast."""
+    example: bool
 
 
 class Observation:
@@ -101,7 +126,7 @@ class Observation:
 
     async def stats(self) -> Response:
         """Runs by workflow and status, throughput, due tasks, errors and slow steps; at most five seconds old."""
-        return reply(_stats(await self._backend.client().stats.read()))
+        return reply(stats_body(await self._backend.client().stats.read()))
 
     async def workers(self) -> Response:
         """The workers, the oldest first, including those that died within the last day."""
@@ -109,7 +134,7 @@ class Observation:
         return reply(body)
 
     async def queues(self) -> Response:
-        """The queues that have tasks or living workers."""
+        """The queues that have tasks or living workers, and the paused ones."""
         body: QueuesBody = {"queues": [_queue(queue) for queue in await self._backend.client().queues()]}
         return reply(body)
 
@@ -130,10 +155,23 @@ class Observation:
 
     async def me(self, request: Request) -> Response:
         """The address of the caller, and the actions that the hooks allow the caller."""
-        client = request.scope.get("client")
+        client, session, actor = request.scope.get("client"), session_of(request), current_actor.get()
+        actions = [scope.value for scope in Scope if await self._allows(request, scope)]
         body: MeBody = {
             "address": client[0] if client else None,
-            "actions": [scope.value for scope in Scope if await self._allows(request, scope)],
+            "actions": actions,
+            "actor": actor,
+            "role": role_of(actions),
+            "confined": bool(admitted(request).filters),
+            "authorization": not self._authorize.open,
+            "session": session is not None,
+            "expiresAt": None if session is None else date(session.expires_at),
+            "csrfToken": None if session is None else session.csrf_token,
+            "debug": self._backend.debug,
+            "now": date(self._backend.now()),
+            "app": self._backend.title,
+            "version": __version__,
+            "example": self._backend.example,
         }
         return reply(body)
 
@@ -166,7 +204,7 @@ def metrics_route(text: Callable[[], Awaitable[str]]) -> Spec:
     return Spec("GET", "/metrics", "getMetrics", Scope.READ, metrics, str)
 
 
-def _stats(stats: Stats) -> StatsBody:
+def stats_body(stats: Stats) -> StatsBody:
     return {
         "runs": stats.runs,
         "startedPerMinute": stats.started_per_minute,
@@ -213,4 +251,5 @@ def _queue(queue: QueueInfo) -> QueueBody:
         "oldestDue": optional_date(queue.oldest_due),
         "running": queue.running,
         "workers": queue.workers,
+        "paused": queue.paused,
     }

@@ -24,7 +24,7 @@ class Repair(Handlers):
     async def retry(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Let an errored run go on from its history: what failed is tried again, with fresh attempts."""
         client = self._client()
-        body: wire_requests.RetryRequest = admitted(request).body
+        body: wire_requests.ReasonRequest = admitted(request).body
         await client.repair.retry(*client.instances.address(workflow, instance_id), body.get("reason"))
         return done()
 

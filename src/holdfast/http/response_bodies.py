@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import cast
 
 from holdfast.client import HistoryPage
-from holdfast.core.model import DEFAULT_KIND, Level, Status, StepStatus, StepType
+from holdfast.core.model import DEFAULT_KIND, DEFAULT_QUEUE, Level, Status, StepStatus, StepType
 from holdfast.core.outbound import OutboxRecord, OutboxState
 from holdfast.core.records import (
     CodePosition,
@@ -85,6 +85,8 @@ def found_instances(page: Page[tuple[InstanceSummary, InstanceDescription]]) -> 
     }
     if page.cursor is not None:
         body["cursor"] = body["nextCursor"] = page.cursor
+    if page.previous is not None:
+        body["previousCursor"] = page.previous
     return body
 
 
@@ -114,6 +116,7 @@ def described_instance(description: InstanceDescription) -> wire.DescribedInstan
         meta["currentStep"] = current_step(description.current_step)
     _add_model_fields(meta, description)
     _add_optional_fields(meta, description)
+    _add_worker_fields(meta, description)
     status = InstanceStatus(description.status, description.error, description.output)
     return {"id": description.id, "details": details(status), "meta": meta}
 
@@ -135,6 +138,14 @@ def _why_part(parts: WhyParts) -> wire.WhyPart:
         body["until"] = date(parts.until)
     if parts.position is not None:
         body["position"] = code_position(parts.position)
+    if parts.attempt is not None:
+        body["attempt"] = parts.attempt
+    if parts.max_attempts is not None:
+        body["maxAttempts"] = parts.max_attempts
+    if parts.error is not None:
+        body["error"] = {"name": parts.error.name, "message": parts.error.message}
+    if parts.code is not None:
+        body["code"] = parts.code
     return body
 
 
@@ -150,6 +161,16 @@ def _add_model_fields(meta: wire.Meta, description: InstanceDescription) -> None
         meta["nativeStatus"] = description.native_status
     if description.killed:
         meta["killed"] = True
+
+
+def _add_worker_fields(meta: wire.Meta, description: InstanceDescription) -> None:
+    """Add the fields about workers that are absent when empty."""
+    if description.queue != DEFAULT_QUEUE:
+        meta["queue"] = description.queue
+    if description.version is not None:
+        meta["version"] = description.version
+    if description.owner is not None:
+        meta["owner"] = description.owner
 
 
 def _add_optional_fields(meta: wire.Meta, description: InstanceDescription) -> None:

@@ -19,13 +19,18 @@ from holdfast.errors import (
     InstanceExistsError,
     InstanceNotFoundError,
     InstanceTerminalError,
+    LimitNotFoundError,
+    LimitReachedError,
     ParamsInvalidError,
+    PayloadError,
     PayloadTooLargeError,
+    ScheduleNotFoundError,
     StateError,
     StoreError,
     WorkflowNotFoundError,
 )
 from holdfast.http import wire
+from holdfast.http.hiding import without_secrets
 
 _log = logging.getLogger("holdfast.http")
 
@@ -47,9 +52,13 @@ DRAWING = "text/plain"
 _STATUS: Sequence[tuple[type[HoldfastError], int]] = (
     (WorkflowNotFoundError, 404),
     (InstanceNotFoundError, 404),
+    (ScheduleNotFoundError, 404),
+    (LimitNotFoundError, 404),
+    (LimitReachedError, 429),
     (InstanceExistsError, 409),
     (InstanceTerminalError, 409),
     (PayloadTooLargeError, 413),
+    (PayloadError, 409),
     (InputError, 400),
     (AppClosedError, 503),
     (StateError, 409),
@@ -89,7 +98,12 @@ class Problem(Exception):  # noqa: N818  (a response, not a fault)
 
 def reply(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response in ASCII: escapes preserve every text, including lone surrogates."""
-    return Response(_encoder.encode(body), status, headers, media_type="application/json")
+    return Response(encoded(body), status, headers, media_type="application/json")
+
+
+def encoded(body: Mapping[str, Any]) -> str:
+    """A body as JSON, without the values that the server hides."""
+    return _encoder.encode(without_secrets(body))
 
 
 def drawing(text: str) -> Response:

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from holdfast.http import wire, wire_requests, wire_views
+from holdfast.http import wire, wire_requests, wire_run, wire_views
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.bulk_handlers import Bulk, bulk_content
 from holdfast.http.handlers import Control, Events, Outbox, Reads, Server, Starts, Units
 from holdfast.http.queries import all_filter, list_filter
 from holdfast.http.repair_handlers import Audit, Repair
+from holdfast.http.run_handlers import Details
 from holdfast.http.spec import Spec
 from holdfast.http.view_handlers import Views
 
+_ENDING_POLICIES = ("cancel_running", "replace_waiting")
+"""Start policies that end other runs."""
 _INSTANCES = "/{workflow}/instances"
 _INSTANCE = "/{workflow}/instances/{instance_id}"
 
@@ -27,7 +30,7 @@ _CANCEL = TypeAdapter(wire_requests.CancelRequest)
 _KILL = TypeAdapter(wire_requests.KillRequest)
 _MOVE = TypeAdapter(wire_requests.MoveRequest)
 _BULK = TypeAdapter(wire_requests.BulkRequest)
-_RETRY = TypeAdapter(wire_requests.RetryRequest)
+_REASON = TypeAdapter(wire_requests.ReasonRequest)
 _RESOLVE = TypeAdapter(wire_requests.ResolveRequest)
 _FORK = TypeAdapter(wire_requests.ForkRequest)
 
@@ -41,8 +44,9 @@ def _new_batch_content(body: wire_requests.NewBatch) -> AuthContent:
 
 
 def _start_scope(body: wire_requests.NewInstance) -> Scope | None:
-    """A start that terminates the run that has its id also needs the right to control runs."""
-    return Scope.MANAGE if body.get("onConflict") == "terminate_existing" else None
+    """A start that ends other runs also needs the right to control runs."""
+    ends = body.get("onConflict") == "terminate_existing" or body.get("singleton") in _ENDING_POLICIES
+    return Scope.MANAGE if ends else None
 
 
 def _batch_scope(body: wire_requests.NewBatch) -> Scope | None:
@@ -64,6 +68,7 @@ def route_table(backend: Backend) -> Sequence[Spec]:
         *_unit_routes(backend),
         *_outbox_routes(backend),
         *_view_routes(backend),
+        *_detail_routes(backend),
         Spec(
             "POST", "/_runner/tick", "tick", Scope.TICK, server.tick, wire.Ticked,
             (400, 403, 408, 413, 415), _TICK, body_required=False,
@@ -78,7 +83,7 @@ def _repair_routes(backend: Backend) -> Sequence[Spec]:
     return [
         Spec(
             "POST", f"{_INSTANCE}/retry", "retryInstance", Scope.MANAGE, repair.retry, wire.Done,
-            (400, 404, 408, 409, 413, 415), _RETRY, body_required=False,
+            (400, 404, 408, 409, 413, 415), _REASON, body_required=False,
         ),
         Spec(
             "POST", f"{_INSTANCE}/fork", "forkInstance", Scope.MANAGE, repair.fork, wire.Instance,
@@ -123,13 +128,26 @@ def _instance_routes(backend: Backend) -> Sequence[Spec]:
         Spec(
             "GET", f"{_INSTANCE}/result", "getResult", Scope.READ, reads.result, wire.Details, (400, 404), pending=True,
         ),
-        Spec("POST", f"{_INSTANCE}/pause", "pauseInstance", Scope.MANAGE, control.pause, wire.Done, (400, 404, 409)),
-        Spec("POST", f"{_INSTANCE}/resume", "resumeInstance", Scope.MANAGE, control.resume, wire.Done, (400, 404)),
+        Spec(
+            "POST", f"{_INSTANCE}/pause", "pauseInstance", Scope.MANAGE, control.pause, wire.Done,
+            (400, 404, 408, 409, 413, 415), _REASON, body_required=False,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/resume", "resumeInstance", Scope.MANAGE, control.resume, wire.Done,
+            (400, 404, 408, 413, 415), _REASON, body_required=False,
+        ),
         Spec(
             "POST", f"{_INSTANCE}/terminate", "terminateInstance", Scope.MANAGE, control.terminate, wire.Done,
-            (400, 404, 409),
+            (400, 404, 408, 409, 413, 415), _REASON, body_required=False,
         ),
-        Spec("POST", f"{_INSTANCE}/restart", "restartInstance", Scope.MANAGE, control.restart, wire.Done, (400, 404)),
+        Spec(
+            "POST", f"{_INSTANCE}/restart", "restartInstance", Scope.MANAGE, control.restart, wire.Done,
+            (400, 404, 408, 413, 415), _REASON, body_required=False,
+        ),
+        Spec(
+            "DELETE", _INSTANCE, "deleteInstance", Scope.MANAGE, control.delete, wire.Done,
+            (400, 404, 408, 409, 413, 415), _REASON, body_required=False,
+        ),
         Spec(
             "POST", f"{_INSTANCE}/cancel", "cancelInstance", Scope.MANAGE, control.cancel, wire.Done,
             (400, 404, 408, 409, 413, 415), _CANCEL, body_required=False,
@@ -180,6 +198,19 @@ def _outbox_routes(backend: Backend) -> Sequence[Spec]:
             "POST", f"{_INSTANCE}/outbox/redeliver", "redeliverOutbox", Scope.MANAGE, outbox.redeliver,
             wire.Redelivered, (400, 404),
         ),
+    ]  # fmt: skip
+
+
+def _detail_routes(backend: Backend) -> Sequence[Spec]:
+    details = Details(backend)
+    return [
+        Spec(
+            "GET", f"{_INSTANCE}/timeline", "getTimeline", Scope.READ, details.timeline, wire_run.Timeline, (400, 404),
+        ),
+        Spec("GET", f"{_INSTANCE}/step", "getStep", Scope.READ, details.step, wire_run.OneStep, (400, 404)),
+        Spec("GET", f"{_INSTANCE}/facts/all", "listFacts", Scope.READ, details.facts, wire_run.FactPage, (400, 404)),
+        Spec("GET", f"{_INSTANCE}/mailbox", "getMailbox", Scope.READ, details.mailbox, wire_run.Mailbox, (400, 404)),
+        Spec("GET", f"{_INSTANCE}/family", "getFamily", Scope.READ, details.family, wire_run.Family, (400, 404)),
     ]  # fmt: skip
 
 

@@ -59,6 +59,8 @@ class Spec:
     """True if the route may answer 202, with a body of the same type."""
     lists: bool = False
     """True if the route applies the filter in ``AuthContent.filters`` and those of hooks to the instances it finds."""
+    streams: bool = False
+    """True if the response is a stream of server-sent events, which does not end by itself."""
     no_instances: bool = False
     """True if the route neither shows nor changes instances."""
 

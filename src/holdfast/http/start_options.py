@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from itertools import combinations, product
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -12,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic requires this TypedDict befo
 
 from holdfast.core.retry import Retry
 from holdfast.core.show import shown
+from holdfast.core.start_policies import Debounce, Dedupe
 from holdfast.errors import InvalidOptionError
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -59,6 +61,26 @@ class RetryFields(TypedDict):
     nonRetryable: NotRequired[Names]
 
 
+Key = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class DedupeFields(TypedDict):
+    """Starts with the key make one run: while it is open, and for the period after its start."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    key: Key
+    period: NotRequired[Timeout]
+
+
+class DebounceFields(TypedDict):
+    """The run starts when no further start with the key came for this time; the last params win."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    wait: Timeout
+    maxWait: NotRequired[Timeout]
+    key: NotRequired[Key]
+
+
 class StartFields(TypedDict):
     """Fields of a start besides its id and params."""
 
@@ -79,9 +101,25 @@ class StartFields(TypedDict):
     summary: NotRequired[Annotated[str, Field(max_length=1000)]]
     onConflict: NotRequired[Literal["use_existing", "fail", "terminate_existing"]]
     onReuse: NotRequired[Literal["use_existing", "allow", "allow_if_failed", "reject"]]
+    key: NotRequired[Key]
 
 
-EXCLUSIVE = (("timeout", "executionTimeout"), ("delay", "startAt"))
+class PolicyFields(StartFields):
+    """Fields of a single start: also those that decide whether it makes a run."""
+
+    dedupe: NotRequired[DedupeFields]
+    singleton: NotRequired[Literal["skip", "queue", "cancel_running", "replace_waiting"]]
+    debounce: NotRequired[DebounceFields]
+    onLimit: NotRequired[Literal["wait", "drop", "reject"]]
+
+
+EXCLUSIVE = (
+    ("timeout", "executionTimeout"),
+    ("delay", "startAt"),
+    *combinations(("dedupe", "singleton", "debounce", "onLimit"), 2),
+    *product(("dedupe", "debounce"), ("id", "onConflict", "onReuse")),
+    *product(("debounce", "onLimit"), ("delay", "startAt", "cron")),
+)
 """Pairs of fields of which a start has at most one."""
 
 
@@ -107,6 +145,14 @@ def _retry(fields: RetryFields) -> Retry:
     )
 
 
+def _dedupe(fields: DedupeFields) -> Dedupe:
+    return Dedupe(fields["key"], fields.get("period"))
+
+
+def _debounce(fields: DebounceFields) -> Debounce:
+    return Debounce(fields["wait"], fields.get("maxWait"), fields.get("key"))
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -128,6 +174,11 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "summary": ("summary", _same),
     "onConflict": ("on_conflict", _same),
     "onReuse": ("on_reuse", _same),
+    "key": ("key", _same),
+    "dedupe": ("dedupe", _dedupe),
+    "singleton": ("singleton", _same),
+    "debounce": ("debounce", _debounce),
+    "onLimit": ("on_limit", _same),
 }
 
 

@@ -115,6 +115,13 @@ class WhyPart(TypedDict):
     until: NotRequired[Date]
     position: NotRequired[CodePosition]
     """Absent if the server does not have the code."""
+    attempt: NotRequired[Count]
+    """The failed attempt before a retry."""
+    maxAttempts: NotRequired[Count]
+    error: NotRequired[Failure]
+    """The error of the failed attempt, without a traceback."""
+    code: NotRequired[str]
+    """Why the run is parked, such as ``NON_DETERMINISTIC`` or ``WORKER_LOST``."""
 
 
 class WhyParts(WhyPart):
@@ -164,6 +171,12 @@ class Meta(TypedDict):
     """The instances that were forked from this one."""
     links: NotRequired[list[str]]
     monitors: NotRequired[list[str]]
+    queue: NotRequired[str]
+    """Absent for the queue ``default``."""
+    version: NotRequired[str]
+    """The release that started the run."""
+    owner: NotRequired[str]
+    """The worker that holds the run."""
 
 
 class DescribedInstance(Instance):
@@ -178,6 +191,8 @@ class FoundInstance(ListedInstance):
 
 class FoundInstances(TypedDict):
     instances: list[FoundInstance]
+    previousCursor: NotRequired[str]
+    """The cursor of the page before; absent on the first page."""
     cursor: NotRequired[str]
     nextCursor: NotRequired[str]
     hasNextPage: bool

@@ -13,13 +13,13 @@ from typing_extensions import TypedDict  # pydantic requires this TypedDict befo
 
 from holdfast.core.durations import MAX_MS
 from holdfast.core.model import Level, Status
-from holdfast.http.start_options import StartFields, integral
+from holdfast.http.start_options import PolicyFields, StartFields, integral
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_REASON_LENGTH = 2000
 
 
-class NewInstance(StartFields):
+class NewInstance(PolicyFields):
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     id: NotRequired[str]
     params: NotRequired[Any]
@@ -76,7 +76,7 @@ class CancelRequest(TypedDict):
     deadlineMs: NotRequired[Milliseconds]
 
 
-class RetryRequest(TypedDict):
+class ReasonRequest(TypedDict):
     """The reason is part of the audit record."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
@@ -135,7 +135,9 @@ class BulkFilter(TypedDict):
     queue: NotRequired[FilterText]
 
 
-BulkAction = Literal["pause", "resume", "cancel", "terminate", "restart", "retry", "sendEvent", "delete"]
+BulkAction = Literal[
+    "pause", "resume", "cancel", "terminate", "restart", "retry", "fork", "move", "sendEvent", "delete"
+]
 
 
 class BulkRequest(TypedDict):
@@ -149,7 +151,8 @@ class BulkRequest(TypedDict):
     rate: NotRequired[Annotated[float, Field(gt=0, le=10_000)]]
     """Instances per second."""
     arguments: NotRequired[dict[str, Any]]
-    """For ``sendEvent``: ``type``, ``payload`` and ``id``; for ``cancel``: ``deadlineMs``."""
+    """For ``sendEvent``: ``type``, ``payload`` and ``id``; for ``cancel``: ``deadlineMs``; for ``fork``: ``before``,
+    ``suffix`` and ``outputs``."""
 
 
 def _whole_number(value: object) -> object:
@@ -196,6 +199,7 @@ class AllParams(ListParams):
     endedBefore: Instant = optional()
     version: str = optional(min_length=1, max_length=1000)
     queue: str = optional(min_length=1, max_length=1000)
+    cursor: str = _cursor("[ip]")
     order: Literal["asc", "desc"] = "desc"
 
 

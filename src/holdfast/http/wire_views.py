@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -23,6 +23,16 @@ class ExportParams(BaseModel):
     """The query of an export: the current run, or the run with the number ``runNumber``."""
 
     runNumber: WholeNumber = optional()
+
+
+class StreamParams(ExportParams):
+    """The query of a stream: the offset after which it begins, and whose items it has.
+
+    The header ``Last-Event-ID`` overrides ``after``.
+    """
+
+    after: WholeNumber = 0
+    attempts: Literal["successful", "all"] = "successful"
 
 
 class ReplayParams(StackParams, ExportParams):

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from holdfast.core.limits import Limits
 from holdfast.core.statement import Statement
 from holdfast.errors import InputError
 from holdfast.kernel.startable import Startable
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.kernel.driver import Call
     from holdfast.kernel.logger import StepLogger
+    from holdfast.kernel.streams import AttemptStreams, StreamPort
     from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, RunRecord
 
 T = TypeVar("T")
@@ -37,6 +41,9 @@ class StepEngine:
     log: StepLogger
     now_ms: Callable[[], int]
     heartbeat_limit: int
+    limits: Limits = field(default_factory=Limits)
+    streams: StreamPort | None = None
+    """Set by the worker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +61,14 @@ class Attempt:
     """Number of log lines that are stored already."""
     heartbeat: StepHeartbeat | None = None
     """The last heartbeat; None: there was none."""
+    streams: AttemptStreams | None = None
+    """The streams that the step writes to; None: it has not used any."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The worker's event loop, if the step runs in a thread."""
+
+    def open_streams(self) -> AttemptStreams:
+        """The streams of the attempt. Only attempts of a worker have streams."""
+        raise NotImplementedError
 
     @property
     def pid(self) -> str:

@@ -18,14 +18,17 @@ from holdfast.errors import (
     WorkflowNotFoundError,
 )
 from holdfast.kernel.events import NO_EVENTS, Events
+from holdfast.kernel.flow import DeclaredQueue, Limit
 from holdfast.kernel.outbox import OutboxHandler
 
 if TYPE_CHECKING:
+    from holdfast.core.start_policies import Batch
     from holdfast.kernel.driver import Driver
     from holdfast.kernel.inspection import Inspect
     from holdfast.kernel.model import Model, Models
+    from holdfast.kernel.schedule_content import Declaration
     from holdfast.kernel.unit_driver import UnitDriver
-    from holdfast.store.protocol import Fact, NewUnit
+    from holdfast.store.protocol import Fact, LimitKey, NewUnit
 
 
 class Blueprint(NamedTuple):
@@ -73,6 +76,14 @@ class Definition:
     """Declared events by type; events of other types may have any payload."""
     inspect: Inspect | None = None
     """Opens a run for inspection on this code. None: the definition's runs cannot be inspected here."""
+    limits: tuple[Limit, ...] = ()
+    """Limits of the runs."""
+    hold: Literal["working", "until_end"] = "working"
+    """How long a run holds its permit: while it has a worker, or until it ends."""
+    batch: Batch | None = None
+    """Starts are collected: a run receives a list of the params of several starts."""
+    has_secret: Callable[[], bool] = lambda: False
+    """True if an annotation of the function contains a ``Secret``."""
     check: Callable[[], None] = _nothing
     """Raises ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
 
@@ -84,15 +95,27 @@ class Definition:
     def has_defaults(self) -> bool:
         return self.retry is not None or self.run_ms is not None or self.version is not None
 
+    def limits_of(self, params: bytes | None, start_key: str | None) -> list[LimitKey]:
+        """The limits of a run with their keys. ``start_key``: the start option ``key``."""
+        decoded = self.decode_params(codec.plain(params))
+        return [limit.of_params(decoded, start_key) for limit in self.limits]
+
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
         """Encode and check an input, so that no run starts with an input that its code cannot decode."""
-        return encoded_params(self.name, params, self.decode_params, limits)
+        data = encoded_params(self.name, params, self.decode_params, limits)
+        if data is not None and self.has_secret():  # a client may send a secret as the plain value
+            data = codec.encode(self.decode_params(codec.plain(data)), what="params", limit=limits.params)
+        return data
+
+    def encode_start(self, params: Any, limits: Limits) -> bytes | None:
+        """Encode the input of a start. A run of a workflow with batches receives a list, also for one start."""
+        return self.encode_params(params if self.batch is None else [params], limits)
 
 
 def encoded_params(workflow: str, params: Any, decode: Callable[[Any], Any], limits: Limits) -> bytes | None:
     data = None if params is None else codec.encode(params, what="params", limit=limits.params)
     try:
-        decode(codec.plain(data))
+        decode(None) if data is None else codec.roundtrip(params, data, decode)
     except ParamsInvalidError as error:
         raise ParamsInvalidError(f"params do not fit workflow {workflow!r}: {error}", error.issues) from None
     return data
@@ -111,10 +134,22 @@ class Registry:
         self._pinned: frozenset[str] = frozenset()
         self._steps: dict[str, Callable[[], None]] = {}
         """Checks of annotations, by the name of the registered step."""
+        self.limits: dict[str, Limit] = {}
+        """Declared limits by name."""
+        self.queues: dict[str, DeclaredQueue] = {}
+        """Declared queues by name."""
         self.outbox: OutboxHandler | None = None
         """The handler of outbound events."""
+        self.mcp_tools: dict[str, str] = {}
+        """Workflows that the MCP server offers as tools, and their descriptions."""
         self.retention: Retention | None = None
         """How long finished runs are kept; definitions may replace it."""
+        self.schedules: dict[str, Declaration] = {}
+        """Declared schedules by name."""
+        self.codecs: dict[str, Any] = {}
+        """Codecs of workflows that have codecs of their own, by name."""
+        self.secrets: dict[str, Callable[[], bool]] = {}
+        """Tests whether the annotations of a workflow or step contain a secret, by what they are named in errors."""
         self.redacted: tuple[str, ...] = ()
         """Names whose values views hide, besides the default ones."""
 
@@ -170,6 +205,11 @@ class Registry:
 
     def __iter__(self) -> Iterator[Definition]:
         return iter(self._by_name.values())
+
+    def queue_limits(self, queue: str, start_key: str | None) -> list[LimitKey]:
+        """The limits of a run in a queue, if the queue is declared with a concurrency."""
+        declared = self.queues.get(queue)
+        return [] if declared is None else declared.limits_of(start_key)
 
     def runnable(self) -> frozenset[str]:
         """Names of the definitions that this process implements."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Fact,
         Finish,
         Following,
+        LimitKey,
         LiveTransaction,
         Log,
         NewEvent,
@@ -64,6 +65,11 @@ class Call(Protocol):
 
     @property
     def timeout_ms(self) -> int | None: ...
+
+    @property
+    def limited_by(self) -> Sequence[LimitKey]:
+        """The limits under which the call runs. Computing keys may call user code, which may raise."""
+        ...
 
     @property
     def wants_tx(self) -> type[StepTx] | type[Transaction] | None:
@@ -125,15 +131,30 @@ class Outcome:
     """With a failure or a ``ReportedFailure``: the last heartbeat of the attempt, if it had one."""
     writes: StepWrites | None = None
     """Writes that may be rejected; an outcome with such writes is committed alone. None: there are none."""
+    streamed: bool = False
+    """The attempt has written to streams."""
+    closes: tuple[str, ...] = ()
+    """The streams that the attempt closed."""
 
     @property
     def transaction(self) -> LiveTransaction | None:
         return None if self.writes is None else self.writes.transaction
 
+    @property
+    def succeeded(self) -> bool:
+        return self.failure is None and not isinstance(self.live, ReportedFailure)
+
     def failed(self, failure: Failure) -> Outcome:
         """The outcome of the same attempt with a failure instead of the result."""
         return Outcome(
-            self.key, self.attempt, self.started_at, self.at, failure=failure, logs=self.logs, heartbeat=self.heartbeat
+            self.key,
+            self.attempt,
+            self.started_at,
+            self.at,
+            failure=failure,
+            logs=self.logs,
+            heartbeat=self.heartbeat,
+            streamed=self.streamed,
         )
 
 
@@ -167,6 +188,8 @@ class Decision:
     def empty(self) -> bool:
         """True if nothing has to be written before the turn continues."""
         o, f = self.observed, self.following
+        if f.streams:
+            return False
         return not (o.facts or o.deliveries or o.logs or f.facts or f.logs or f.operations or f.attributes or self.end)
 
 

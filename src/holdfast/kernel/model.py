@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.core import history
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import Status
-from holdfast.core.records import StepRecord
+from holdfast.core.records import PlannedStep, StepRecord
 from holdfast.kernel.repair import RepairRules
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class Model(Protocol):
         None: the sentence is built from the open steps, the awaited events and the task.
         """
         return None
+
+    def planned(self, facts: Sequence[Fact]) -> Sequence[PlannedStep]:  # noqa: ARG002
+        """The steps in the PLAN facts of a run, or of a definition; empty: the model has no plan."""
+        return ()
 
     def started_at(self, run: RecordedRun) -> int | None:
         return run.row.started_at

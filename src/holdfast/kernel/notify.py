@@ -21,7 +21,9 @@ class Hub:
         self._on_work: list[Callable[[int | None], None]] = []
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
         self._on_outbox: list[Callable[[], None]] = []
+        self._on_schedules: list[Callable[[], None]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
+        self._reading_streams: dict[int, set[asyncio.Future[None]]] = {}
         self._awaiting_reply: set[asyncio.Future[None]] = set()
         self._small_batches_left = 0
         self.store_version: int | None = None
@@ -45,6 +47,21 @@ class Hub:
                 self._on_outbox.remove(on_outbox)
 
         return unsubscribe
+
+    def subscribe_to_schedules(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Add a listener for changes of schedules; returns a function that removes it."""
+        self._on_schedules.append(listener)
+        return lambda: self._on_schedules.remove(listener) if listener in self._on_schedules else None
+
+    def schedules_changed(self) -> None:
+        """Notify workers that a schedule was created or changed."""
+        for listener in self._on_schedules:
+            listener()
+
+    @property
+    def has_workers(self) -> bool:
+        """True if a worker of this process listens."""
+        return bool(self._on_work)
 
     def request_served(self) -> None:
         """Record that this event loop serves requests from outside: the worker's next batches are small."""
@@ -82,6 +99,8 @@ class Hub:
 
     def ended(self, run: int, finish: Finish | None) -> None:
         """Notify callers that wait for the end of a run. ``finish`` None: the callers have to read the run."""
+        if self._reading_streams:
+            self.stream_written(run)
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(finish)
@@ -99,10 +118,37 @@ class Hub:
             if not future.done():
                 future.set_result(None)
 
+    def wait_for_stream(self, run: int) -> asyncio.Future[None]:
+        """A future that is done when a stream of the run may have changed. Cancel it when it is not needed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reading_streams.setdefault(run, set()).add(future)
+        future.add_done_callback(lambda done: self._forget_reader(run, done))
+        return future
+
+    def _forget_reader(self, run: int, future: asyncio.Future[None]) -> None:
+        readers = self._reading_streams.get(run)
+        if readers is not None:
+            readers.discard(future)
+            if not readers:
+                del self._reading_streams[run]
+
+    @property
+    def read_streams(self) -> Collection[int]:
+        """Runs of which a stream is being read."""
+        return self._reading_streams.keys()
+
+    def stream_written(self, run: int) -> None:
+        """Notify the readers of a run's streams that items were written or decided, or that the run has ended."""
+        for future in list(self._reading_streams.get(run, ())):
+            if not future.done():
+                future.set_result(None)
+
     def close(self) -> None:
         """Notify all waiting callers a last time, so that each reads its run from the store."""
         for run in list(self._waiting):
             self.ended(run, None)
+        for run in list(self._reading_streams):
+            self.stream_written(run)
 
     @property
     def waited_for(self) -> Collection[int]:

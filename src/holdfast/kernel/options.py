@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, from_ms, to_ms
 from holdfast.core.retry import Retry
-from holdfast.store.protocol import Expiry, Finish, NextRun, RunRecord
+from holdfast.core.scheduled_start import LAST_RESULT, SCHEDULED_FOR
+from holdfast.store.protocol import SINGLE, Expiry, Finish, NextRun, RunRecord
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +37,18 @@ class RunOptions:
     summary: str | None = None
     version: int | None = None
     """Version of the definition that started the run."""
+    key: str | None = None
+    """The key of the run under limits with keys."""
+    single: str | None = None
+    """The key of the singleton group of the run; empty: the group of starts without a key."""
     trace: Mapping[str, str] = field(default_factory=dict)
     """The trace context of the start (W3C headers), which the telemetry adds."""
+    schedule: str | None = None
+    """The schedule that started the run."""
+    scheduled_for: int | None = None
+    """The tick of that schedule."""
+    last_result: Sequence[Any] = ()
+    """The output of the schedule's last successful run as plain JSON, if there was one."""
 
     def encode(self) -> bytes | None:
         content = {
@@ -52,7 +63,12 @@ class RunOptions:
             "search": dict(self.search),
             "summary": self.summary,
             "version": self.version,
+            "key": self.key,
+            SINGLE: self.single,
             "trace": dict(self.trace),
+            "schedule": self.schedule,
+            SCHEDULED_FOR: self.scheduled_for,
+            LAST_RESULT: list(self.last_result) or None,
         }
         kept = {key: value for key, value in content.items() if value is not None and value != {}}
         return codec.encode(kept, what="options") if kept else None
@@ -61,7 +77,11 @@ class RunOptions:
     def decode(cls, data: bytes | None) -> RunOptions:
         if data is None:
             return NO_OPTIONS
-        content = codec.plain_object(data, "value of the options")
+        return cls.of_content(codec.plain_object(data, "value of the options"))
+
+    @classmethod
+    def of_content(cls, content: Mapping[str, Any]) -> RunOptions:
+        """The options in their stored form, decoded from JSON."""
         cron = content.get("cron")
         return cls(
             retry=_retry(content.get("retry")),
@@ -75,7 +95,12 @@ class RunOptions:
             search=content.get("search", {}),
             summary=content.get("summary"),
             version=content.get("version"),
+            key=content.get("key"),
+            single=content.get(SINGLE),
             trace=content.get("trace", {}),
+            schedule=content.get("schedule"),
+            scheduled_for=content.get(SCHEDULED_FOR),
+            last_result=content.get(LAST_RESULT, ()),
         )
 
     def ending(self, end: int) -> RunOptions:

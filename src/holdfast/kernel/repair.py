@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.facts import EXIT, RESOLVE, Fact, FactState, Watch
+from holdfast.core.facts import CANCEL, EXIT, RESOLVE, Fact, FactState, Watch
 from holdfast.core.model import StepType
 from holdfast.errors import StateError
 
@@ -57,6 +57,13 @@ class Continuation:
     def events(self) -> list[int]:
         return sorted({fact.event for fact in self.facts if fact.event is not None})
 
+    def without_children(self, pids: Collection[str]) -> Continuation:
+        """The history without the starts of children that were deleted: the code starts them again."""
+        if not pids:
+            return self
+        facts = [fact for fact in self.facts if fact.kind != StepType.CHILD or fact.name not in pids]
+        return replace(self, facts=facts, watches=[watch for watch in self.watches if watch[0] not in pids])
+
 
 class RepairRules:
     """The rules of workflows."""
@@ -74,6 +81,7 @@ class RepairRules:
             [old] = [f for f in run.facts if f.state == FactState.RESULT and f.key == resolution.step]
             facts.append(resolution.result(old))
         children = _open_children(facts)
+        facts = _without_cancels(facts, children, _first_seq(run, dropped))
         return Continuation(facts, children=children, watches=_watches(facts, children))
 
     def fork(self, run: RecordedRun, before: str, outputs: Mapping[str, bytes]) -> Continuation:
@@ -81,9 +89,10 @@ class RepairRules:
         own = [fact for fact in run.facts if fact.key == before and fact.state != FactState.PLAN]
         if not own:
             raise unknown_step(before, _step_keys(run.facts))
-        cut = next((fact.seq for fact in own if fact.state == FactState.RESULT and fact.seq is not None), math.inf)
         began = min(fact.started_at for fact in own)
-        done = {fact.key for fact in run.facts if fact.state == FactState.RESULT and _is_before(fact, cut, began)}
+        cut = next((f.seq for f in own if f.state == FactState.RESULT and f.seq is not None), _cancelled_at(run, began))
+        last = _last_time(run, cut)
+        done = {fact.key for fact in run.facts if fact.state == FactState.RESULT and _is_before(fact, cut, last)}
         done.discard(before)
         facts = [fact for fact in run.facts if _is_kept(fact, done, cut, began, before)]
         facts = replaced(facts, outputs, StepType.DO)
@@ -99,11 +108,19 @@ def _failed_keys(run: RecordedRun) -> set[str]:
 
 
 def _link_failure(run: RecordedRun) -> set[str]:
-    """The key of the exit event that ended the run by a link."""
+    """The key of the exit event that ended the run by a link, and those of the failed children that are linked.
+
+    The end of such a child may be recorded as the result of the child before the link takes effect.
+    """
     if json.loads(run.row.error or b"{}").get("name") != "LinkDownError":
         return set()
     exits = [fact for fact in run.facts if fact.event_type == EXIT and fact.kind == StepType.MESSAGE]
-    return {max(exits, key=lambda fact: fact.seq or 0).key} if exits else set()
+    linked = {pid for pid, watch in _requested_watches(run.facts).items() if watch & Watch.LINK}
+    failed = [
+        fact for fact in run.facts if fact.kind == StepType.CHILD and fact.state == FactState.RESULT and not fact.ok
+    ]
+    last = {max(exits, key=lambda fact: fact.seq or 0).key} if exits else set()
+    return last | {fact.key for fact in failed if fact.name in linked}
 
 
 def _survives(fact: Fact, done: set[str], dropped: set[str]) -> bool:
@@ -116,6 +133,24 @@ def _survives(fact: Fact, done: set[str], dropped: set[str]) -> bool:
     return True
 
 
+def _first_seq(run: RecordedRun, keys: set[str]) -> float:
+    """The position of the first result under one of these keys."""
+    results = [fact.seq for fact in run.facts if fact.key in keys and fact.state == FactState.RESULT]
+    return min((seq for seq in results if seq is not None), default=math.inf)
+
+
+def _without_cancels(facts: Iterable[Fact], children: Sequence[str], failed: float) -> list[Fact]:
+    """The facts without the cancellations of children that the failure at this position caused: the children go on.
+
+    A retry that fails again would otherwise use the recorded cancellation and leave the child running.
+    """
+    return [
+        fact
+        for fact in facts
+        if fact.kind != StepType.CANCEL or fact.name not in children or fact.seq is None or fact.seq < failed
+    ]
+
+
 def _waits_again(run: RecordedRun, dropped: set[str], now: int) -> list[Fact]:
     """START facts of the waits that timed out: each waits again, as long as before, from now on."""
     timeouts = [f for f in run.facts if f.key in dropped and f.state == FactState.RESULT and f.kind == StepType.WAIT]
@@ -126,8 +161,24 @@ def _waits_again(run: RecordedRun, dropped: set[str], now: int) -> list[Fact]:
     ]  # fmt: skip
 
 
-def _is_before(fact: Fact, cut: float, began: int) -> bool:
-    return fact.seq < cut if fact.seq is not None else fact.at <= began
+def _cancelled_at(run: RecordedRun, began: int) -> float:
+    """The position of the cancel request that interrupted a step without a result. The fork does not receive it."""
+    requests = [f for f in run.facts if f.kind == StepType.MESSAGE and f.event_type == CANCEL and f.at >= began]
+    return min((fact.seq for fact in requests if fact.seq is not None), default=math.inf)
+
+
+def _last_time(run: RecordedRun, cut: float) -> int:
+    """The time of the code after the last result before this position."""
+    return max([run.row.started_at or 0, *(f.at for f in run.facts if f.seq is not None and f.seq < cut)])
+
+
+def _is_before(fact: Fact, cut: float, last: int) -> bool:
+    """True if a result was recorded before the cut. ``last``: the time of the last result that the code received.
+
+    Versions have no position. Their time is that of the result after which the code requested them, so a version that
+    the results before the cut depend on is not later than the last of these results.
+    """
+    return fact.seq < cut if fact.seq is not None else fact.at <= last
 
 
 def _is_kept(fact: Fact, done: set[str], cut: float, began: int, before: str) -> bool:
@@ -137,7 +188,8 @@ def _is_kept(fact: Fact, done: set[str], cut: float, began: int, before: str) ->
         return fact.seq < cut
     if fact.key in done:
         return True
-    return fact.kind != StepType.DO and fact.state != FactState.RESULT and fact.at <= began
+    # A wait that began in the same millisecond may follow a result after the cut; without a record it begins again.
+    return fact.kind != StepType.DO and fact.state != FactState.RESULT and fact.at < began
 
 
 def _open_children(facts: Iterable[Fact]) -> list[str]:
@@ -151,14 +203,22 @@ def _open_children(facts: Iterable[Fact]) -> list[str]:
 def _watches(facts: Iterable[Fact], children: Iterable[str]) -> list[tuple[str, Watch]]:
     """The watches that the code has set: those of open children, monitors and links."""
     watches = dict.fromkeys(children, Watch.MONITOR)
+    for pid, watch in _requested_watches(facts).items():
+        watches[pid] = watches.get(pid, Watch(0)) | watch
+    ended = {f.name for f in facts if f.kind == StepType.CHILD and f.state == FactState.RESULT}
+    return [(pid, watch) for pid, watch in watches.items() if watch and pid not in ended]
+
+
+def _requested_watches(facts: Iterable[Fact]) -> dict[str, Watch]:
+    """The monitors and links that the code has requested and not withdrawn, by pid."""
+    watches: dict[str, Watch] = {}
     for fact in sorted((f for f in facts if f.seq is not None and f.name is not None), key=lambda f: f.seq or 0):
         pid = str(fact.name)
         if fact.kind in _WATCH_KINDS and fact.ok:
             watches[pid] = watches.get(pid, Watch(0)) | _WATCH_KINDS[StepType(fact.kind)]
         elif fact.kind in _UNDOES:
             watches[pid] = watches.get(pid, Watch(0)) & ~_WATCH_KINDS[_UNDOES[StepType(fact.kind)]]
-    ended = {f.name for f in facts if f.kind == StepType.CHILD and f.state == FactState.RESULT}
-    return [(pid, watch) for pid, watch in watches.items() if watch and pid not in ended]
+    return watches
 
 
 def _step_keys(facts: Iterable[Fact]) -> list[str]:

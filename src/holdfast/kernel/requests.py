@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from holdfast.core import attributes, codec, names
 from holdfast.core.checks import check_enum, check_optional_text, is_whole_number
@@ -17,12 +17,22 @@ from holdfast.core.model import DEFAULT_QUEUE, from_ms
 from holdfast.core.model import to_ms as time_ms
 from holdfast.core.retry import Retry, check_retry
 from holdfast.core.show import shown
+from holdfast.core.start_policies import Debounce, Dedupe
 from holdfast.errors import InvalidInstanceIdError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.events import check_payload
+from holdfast.kernel.flow import check_queue
 from holdfast.kernel.options import RunOptions
+from holdfast.kernel.start_policies import (
+    NO_POLICIES,
+    PolicyOptions,
+    add_batch,
+    apply_policies,
+    check_key,
+    limited_start,
+)
 from holdfast.ports import Clock, Runtime
-from holdfast.store.protocol import Attributes, NewEvent, NewRun, OnConflict, OnReuse, StartEvent, Term
+from holdfast.store.protocol import Attributes, NewEvent, NewRun, OnConflict, OnReuse, SingletonStart, StartEvent, Term
 
 E = TypeVar("E", OnConflict, OnReuse)
 
@@ -49,6 +59,7 @@ class BatchOptions(TypedDict, total=False):
     context: Mapping[str, Any] | None
     messages: Iterable[tuple[str, Any]]
     summary: str | None
+    key: str | None
 
 
 class StartOptions(BatchOptions, total=False):
@@ -56,6 +67,10 @@ class StartOptions(BatchOptions, total=False):
 
     id: str | None
     eager: bool
+    dedupe: Dedupe | None
+    singleton: Literal["skip", "queue", "cancel_running", "replace_waiting"] | None
+    debounce: Debounce | Duration | None
+    on_limit: Literal["wait", "drop", "reject"]
 
 
 class ChildOptions(StartOptions, total=False):
@@ -65,9 +80,25 @@ class ChildOptions(StartOptions, total=False):
     wait_for_cancellation: bool
 
 
+POLICY_OPTIONS = frozenset({"dedupe", "singleton", "debounce", "on_limit"})
 BATCH_OPTIONS = frozenset(BatchOptions.__annotations__)
 START_OPTIONS = frozenset(StartOptions.__annotations__)
-CHILD_OPTIONS = frozenset(ChildOptions.__annotations__)
+CHILD_OPTIONS = frozenset(ChildOptions.__annotations__) - POLICY_OPTIONS
+
+
+class ScheduledStart(NamedTuple):
+    """A tick whose run is to be created."""
+
+    schedule: str
+    tick: int
+    workflow: str
+    instance_id: str
+    params: bytes | None
+    queue: str
+    priority: int
+    options: Mapping[str, Any]
+    """In the stored form of ``RunOptions``."""
+    last_result: bytes | None
 
 
 class Requests:
@@ -122,26 +153,43 @@ class Requests:
         context: Mapping[str, Any] | None = None,
         messages: Iterable[tuple[str, Any]] = (),
         summary: str | None = None,
+        key: str | None = None,
+        dedupe: Dedupe | None = None,
+        singleton: str | None = None,
+        debounce: Debounce | Duration | None = None,
+        on_limit: str = "wait",
+        batch: bool = False,
     ) -> NewRun:
+        """The request of a start. ``batch``: the start may join a batch, if the workflow has batches."""
         definition = self.definition(workflow)
         new = NewRun(
             workflow=definition.name,
             instance_id=self.new_id() if id is None else names.check_instance_id(id, self._limits),
-            params=definition.encode_params(params, self._limits),
+            params=definition.encode_start(params, self._limits),
             kind=definition.kind,
-            queue=_check_queue(queue),
-            priority=_check_priority(priority),
+            queue=check_queue(queue),
+            priority=check_priority(priority),
             on_conflict=check_enum("on_conflict", on_conflict, OnConflict),
             on_reuse=check_enum("on_reuse", on_reuse, OnReuse),
         )
-        new.seed = self._seed(definition.name, new.instance_id)
         if self._version is not None and definition.runnable:
             new.version, new.pinned = self._version, definition.pinned
         if delay is not None or start_delay is not None or start_at is not None:
             new.delay_ms = self._delay_ms(delay, start_delay, start_at)
         if messages != ():
             new.start_events = self._start_events(definition.name, messages)
-        stored = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
+        policies = PolicyOptions(dedupe, singleton, debounce, on_limit)
+        chosen_id = id is not None or on_conflict != "use_existing" or on_reuse != "use_existing"
+        if policies != NO_POLICIES:
+            delayed = delay is not None or start_delay is not None or start_at is not None
+            apply_policies(new, policies, key, chosen_id=chosen_id, delayed=delayed, repeats=cron is not None)
+        if batch and definition.batch is not None:
+            self._check_batched(definition, new, policies, chosen_id=chosen_id, repeats=cron is not None)
+            add_batch(new, definition, params, check_key(key), self._limits)
+        single = new.policy.key if isinstance(new.policy, SingletonStart) else None
+        new.seed = self._seed(definition.name, new.instance_id)
+        timeouts = (execution_timeout, run_timeout, task_timeout)
+        stored = (*timeouts, retry, cron, memo, search, context, summary, key, single)
         if definition.has_defaults or any(option is not None for option in stored):
             self._add_options(new, RunOptions(
                 retry=definition.retry if retry is None else check_retry(retry),
@@ -149,12 +197,53 @@ class Requests:
                 execution_ms=None if execution_timeout is None else timeout_ms("execution_timeout", execution_timeout),
                 run_ms=definition.run_ms if run_timeout is None else timeout_ms("run_timeout", run_timeout),
                 task_ms=None if task_timeout is None else timeout_ms("task_timeout", task_timeout),
-                context={} if context is None else self._context(context),
+                context={} if context is None else check_context(context, self._limits),
                 memo={} if memo is None else attributes.check_memo(memo, self._limits.params),
                 search={} if search is None else attributes.check_search(search),
-                summary=_check_summary(summary),
+                summary=check_summary(summary),
                 version=definition.version,
+                key=check_key(key),
+                single=single,
             ))  # fmt: skip
+        if definition.blueprint is not None:
+            new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
+        if on_limit != "wait":
+            limited_start(new, definition, self._registry.queue_limits(new.queue, key), key, on_limit)
+        return new
+
+    def _check_batched(
+        self, definition: Definition, new: NewRun, policies: PolicyOptions, *, chosen_id: bool, repeats: bool
+    ) -> None:
+        if chosen_id or repeats or policies != NO_POLICIES or new.delay_ms or new.start_events:
+            raise InvalidOptionError(
+                f"starts of {definition.name!r} are collected in batches: they take no id, start policy, delay, "
+                "cron or messages"
+            )
+
+    def scheduled_run(self, start: ScheduledStart) -> NewRun:
+        """The run of a tick. Its params were checked when the schedule was created."""
+        definition = self._registry.get(start.workflow)
+        new = NewRun(
+            definition.name,
+            start.instance_id,
+            start.params,
+            definition.kind,
+            queue=start.queue,
+            priority=start.priority,
+        )
+        new.seed = self._seed(definition.name, new.instance_id)
+        if self._version is not None and definition.runnable:
+            new.version, new.pinned = self._version, definition.pinned
+        options = RunOptions.of_content(start.options)
+        self._add_options(new, replace(
+            options,
+            retry=definition.retry if options.retry is None else options.retry,
+            run_ms=definition.run_ms if options.run_ms is None else options.run_ms,
+            version=definition.version,
+            schedule=start.schedule,
+            scheduled_for=start.tick,
+            last_result=() if start.last_result is None else (codec.plain(start.last_result),),
+        ))  # fmt: skip
         if definition.blueprint is not None:
             new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
         return new
@@ -181,12 +270,6 @@ class Requests:
         if new.expires_ms is not None:
             new.expires_ms += new.delay_ms
         new.options = options.encode()
-
-    def _context(self, values: Any) -> dict[str, Any]:
-        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
-            raise InvalidOptionError(f"context must be a mapping with text as keys, not {shown(values)}")
-        plain: dict[str, Any] = codec.plain(codec.encode(dict(values), what="context", limit=self._limits.params))
-        return plain
 
     def _start_events(self, workflow: str, messages: Any) -> list[StartEvent]:
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
@@ -300,19 +383,20 @@ def attributes_of(memo: Mapping[str, Any] | None, search: Mapping[str, Any] | No
     )
 
 
-def _check_queue(queue: Any) -> str:
-    if not isinstance(queue, str) or not queue:
-        raise InvalidOptionError(f"queue must be a name, not {shown(queue)}")
-    return queue
+def check_context(values: Any, limits: Limits) -> dict[str, Any]:
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise InvalidOptionError(f"context must be a mapping with text as keys, not {shown(values)}")
+    plain: dict[str, Any] = codec.plain(codec.encode(dict(values), what="context", limit=limits.params))
+    return plain
 
 
-def _check_priority(priority: Any) -> int:
+def check_priority(priority: Any) -> int:
     if not is_whole_number(priority, -(2**31), 2**31):
         raise InvalidOptionError(f"priority must be an int (lower runs first), not {shown(priority)}")
     return priority
 
 
-def _check_summary(summary: Any) -> str | None:
+def check_summary(summary: Any) -> str | None:
     if summary is not None and (not isinstance(summary, str) or len(summary) > _MAX_SUMMARY_LENGTH):
         raise InvalidOptionError(
             f"summary must be text of up to {_MAX_SUMMARY_LENGTH} characters, not {shown(summary)}"

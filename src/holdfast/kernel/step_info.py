@@ -11,13 +11,17 @@ import hashlib
 from collections.abc import Awaitable, Generator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import codec
 from holdfast.core.model import from_ms
+from holdfast.core.scheduled_start import tick_of
 from holdfast.kernel.attempt import Attempt, StepHeartbeat, current_attempt
 from holdfast.kernel.logger import StepLogger
 from holdfast.store.protocol import RunRecord
+
+if TYPE_CHECKING:
+    from holdfast.kernel.streams import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class StepInfo:
     log: StepLogger = field(repr=False)
     previous_heartbeat: Any
     """The last progress that an earlier attempt reported; None if there is none."""
+    scheduled_for: datetime | None
+    """The tick, in a run that a schedule started."""
     _attempt: Attempt = field(repr=False, compare=False)
 
     def heartbeat(self, progress: Any = None) -> Awaitable[None]:
@@ -49,6 +55,12 @@ class StepInfo:
         """
         self._attempt.heartbeat = self._new_heartbeat(progress)
         return _YieldOnce()
+
+    def stream(self, name: str) -> Stream:
+        """The stream of the run with this name, to write to: see ``Stream``. Readers use ``run.stream(name)``."""
+        attempt = self._attempt
+        streams = attempt.streams or attempt.open_streams()
+        return streams.open(name, attempt.loop)
 
     def _new_heartbeat(self, progress: Any) -> StepHeartbeat:
         attempt = self._attempt
@@ -94,6 +106,7 @@ def step_info() -> StepInfo:
         deadline=None if timeout_ms is None else from_ms(attempt.started_at + timeout_ms),
         log=attempt.engine.log,
         previous_heartbeat=codec.plain(call.progress),
+        scheduled_for=tick_of(run.options).scheduled_for,
         _attempt=attempt,
     )
 

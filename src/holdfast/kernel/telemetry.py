@@ -24,9 +24,11 @@ if TYPE_CHECKING:
         Finish,
         NewEvent,
         NewRun,
+        Observed,
         OutboxRow,
         RecordedOperation,
         RunRecord,
+        StoredEvent,
     )
 
 R = TypeVar("R")
@@ -77,6 +79,12 @@ class Telemetry:
     def operations_planned(self, claim: Claim, operations: Sequence[RecordedOperation]) -> None:
         """A turn is about to write operations on other runs; may add the trace context to starts and messages."""
 
+    def outbox_planned(self, claim: Claim, observed: Observed) -> None:
+        """A turn is about to publish outbound events (``observed.outbox``); may add the trace context."""
+
+    def events_read(self, claim: Claim, events: Sequence[StoredEvent]) -> None:
+        """A turn has read events from its mailbox, besides those of its claim."""
+
     # --- attempts
 
     def attempt_began(self, attempt: Attempt) -> None:
@@ -115,8 +123,8 @@ class Telemetry:
 _OPERATIONS = ("start_began", "send_began", "request_began", "delivery_began")
 """Methods that return a function to be called at the end of the operation."""
 _POINTS = (
-    "turn_began", "turn_ended", "operations_planned", "attempt_began", "attempt_ended", "batch_written",
-    "commit_written", "advance_written", "parked", "close",
+    "turn_began", "turn_ended", "operations_planned", "outbox_planned", "events_read", "attempt_began", "attempt_ended",
+    "batch_written", "commit_written", "advance_written", "parked", "close",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from holdfast.core import failure, tracebacks
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepType
-from holdfast.errors import StoreError
+from holdfast.errors import StateError, StoreError
 from holdfast.kernel.attempt import (
     Attempt,
     RequestFactory,
@@ -32,9 +32,10 @@ from holdfast.kernel.attempt import (
 )
 from holdfast.kernel.driver import Call, Outcome, ReportedFailure, StepWrites
 from holdfast.kernel.requests import Requests
+from holdfast.kernel.streams import AttemptStreams
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Alarm, Spawn, Timers
-from holdfast.store.protocol import Fact, FactState, LiveTransaction, Log, RunRecord
+from holdfast.store.protocol import Fact, FactState, LiveTransaction, Log, RunRecord, TaskRef
 
 _log = logging.getLogger("holdfast")
 
@@ -61,21 +62,31 @@ class _ThreadCall(partial[Any]):
 
     thread: int | None = None
     """Identifier of the thread, once the call runs."""
+    on_end: Callable[[], object] | None = None
+    """Called in the thread when the function has returned, also after the attempt was cancelled."""
 
     def __call__(self) -> Any:
         self.thread = threading.get_ident()
-        return super().__call__()
+        try:
+            return super().__call__()
+        finally:
+            if self.on_end is not None:
+                self.on_end()
 
 
 class RunningAttempt(Attempt):
     """A running attempt of a step. ``report`` receives its outcome, possibly before ``start`` returns."""
 
     __slots__ = (
-        "_alarm", "_finished", "_future", "_live", "_ports", "_recorded", "_report", "_thread_call", "_tx"
+        "_alarm", "_finished", "_future", "_live", "_permit", "_ports", "_recorded", "_report", "_task", "_thread_call",
+        "_tx", "waiting",
     )  # fmt: skip
 
-    def __init__(self, call: Call, run: RunRecord, ports: Ports, report: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, call: Call, run: RunRecord, task: TaskRef, ports: Ports, report: Callable[[Outcome], None]
+    ) -> None:
         super().__init__(call.key, call.attempt, run, call, ports.now_ms(), ports.engine)
+        self._task = task
         self._ports = ports
         self._report = report
         self._recorded: StepHeartbeat | None = None
@@ -85,6 +96,10 @@ class RunningAttempt(Attempt):
         """The open transaction, until an outcome takes it over."""
         self._thread_call: _ThreadCall | None = None
         self._finished = False
+        self.waiting = False
+        """The attempt waits for its permit; the function is not called yet."""
+        self._permit: Callable[[], None] | None = None
+        """Returns the permit."""
         self._alarm: Alarm | None = None
         self._future: asyncio.Future[Any] | None = None
         """The running function; None: it has not suspended, or the attempt is finished."""
@@ -92,6 +107,8 @@ class RunningAttempt(Attempt):
     def start(self) -> None:
         """Call the function. An async function runs at once until it first suspends."""
         future = self._call_function()
+        if self._permit is not None:
+            _return_permit_after(future, self._thread_call, self._permit)
         if future is None:
             return
         if self._finished:  # cancelled by the first part of the function itself
@@ -100,10 +117,36 @@ class RunningAttempt(Attempt):
         self._future = future
         self._set_alarm()
 
+    def start_limited(self, acquire: Callable[[], Awaitable[bool]], give_back: Callable[[], None]) -> None:
+        """Call the function once ``acquire`` returns True. ``give_back`` is called when the function has ended.
+
+        While the attempt waits, its timeout does not run.
+        """
+        self.waiting, self._permit = True, give_back
+        future = self._ports.spawn.coroutine(self._wait_for_permit(acquire), contextvars.copy_context())
+        if future is not None and self.waiting:
+            self._future = future
+
+    async def _wait_for_permit(self, acquire: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            granted = await acquire()
+        except Exception as error:
+            self.waiting = False
+            if not self._finished:
+                self._report_outcome(self._failed(_failure(error)))
+            return
+        self.waiting = False
+        if granted and not self._finished:
+            self._future = None
+            self.started_at = self._ports.now_ms()
+            self.start()
+        elif granted and self._permit is not None:
+            self._permit()
+
     @property
     def in_transaction(self) -> bool:
         """True if the attempt has, or waits for, a live transaction, whose locks other commits may wait for."""
-        return self.call.wants_tx is Transaction
+        return self.call.wants_tx is Transaction and not self.waiting
 
     def cancel(self) -> None:
         """Stop the attempt without reporting an outcome."""
@@ -112,6 +155,8 @@ class RunningAttempt(Attempt):
             telemetry.attempt_ended(self, None)
         future = self._future
         self._mark_finished()
+        if self.streams is not None:
+            self.streams.abandon()
         if future is not None:
             future.cancel()
 
@@ -132,13 +177,7 @@ class RunningAttempt(Attempt):
         if beat is self._recorded or beat is None:
             return None
         self._recorded = beat
-        return self._heartbeat_fact(beat)
-
-    def _heartbeat_fact(self, beat: StepHeartbeat) -> Fact:
-        return Fact(
-            FactState.HEARTBEAT, self.key, self.number, StepType.DO, beat.at, self.started_at, value=beat.progress,
-            attempts=self.number, max_attempts=self.call.max_attempts, timeout_ms=self.call.timeout_ms,
-        )  # fmt: skip
+        return _heartbeat_fact(self, beat)
 
     # --- running
 
@@ -154,25 +193,29 @@ class RunningAttempt(Attempt):
         if (tx_kind := call.wants_tx) is not None:
             if tx_kind is Transaction:
                 return spawn.coroutine(self._run_in_transaction(), context)
-            self._tx = StepTx(self._request_factory())
+            self._tx = StepTx(_request_factory(self._ports, self.pid))
             args, kwargs = call.arguments(self._tx)
         function = self._ports.function(call)
         if call.is_async:
             return spawn.coroutine(self._run(function, args, kwargs), context)
+        self.loop = asyncio.get_running_loop()
         self._thread_call = _ThreadCall(function, *args, **kwargs)
+        if self._permit is not None:
+            loop, give_back = asyncio.get_running_loop(), self._permit
+            self._thread_call.on_end = lambda: loop.call_soon_threadsafe(give_back)
         future = spawn.function(self._thread_call, context)
         future.add_done_callback(self._thread_done)
         return future
-
-    def _request_factory(self) -> RequestFactory:
-        requests = self._ports.requests
-        return RequestFactory(requests.new_run, partial(requests.event_to, sender=self.pid))
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Await an async step. Any exception, ``SystemExit`` included, fails the step and not the worker."""
         try:
             value = await function(*args, **kwargs)
+            if self.streams is not None:
+                await self.streams.store()
         except BaseException as error:
+            if self.streams is not None and isinstance(error, Exception):
+                await _store_rest(self, self.streams)
             if not self._finished:
                 self._report_outcome(self._failed(_failure(error)))
             if isinstance(error, asyncio.CancelledError):
@@ -181,11 +224,23 @@ class RunningAttempt(Attempt):
             if not self._finished:
                 self._report_outcome(self._succeeded(value))
 
+    def open_streams(self) -> AttemptStreams:
+        port = self.engine.streams
+        if port is None:
+            raise StateError("this step does not run in a worker")
+        if self.call.wants_tx is Transaction:
+            raise StateError(
+                f"step {self.key!r} has a Transaction, so it cannot write to streams: the item would wait for the "
+                "end of the transaction. Write from another step, or use StepTx"
+            )
+        self.streams = AttemptStreams(self.pid, self._task, self.key, self.number, port)
+        return self.streams
+
     async def _run_in_transaction(self) -> None:
         """Await a step inside a live transaction. A successful outcome hands the transaction over to the turn."""
         try:
             self._live = await self._ports.begin_transaction()
-            self._tx = tx = Transaction(self._live, self._request_factory())
+            self._tx = tx = Transaction(self._live, _request_factory(self._ports, self.pid))
             args, kwargs = self.call.arguments(tx)
             await self._run(self._ports.function(self.call), args, kwargs)
         except Exception as error:  # the store could not open a transaction
@@ -210,7 +265,23 @@ class RunningAttempt(Attempt):
         error = future.exception()
         if self._finished:
             return  # the attempt has timed out or was cancelled
+        if self.streams is not None and self.streams.used:
+            self._future = self._ports.spawn.coroutine(
+                self._thread_streamed(future, self.streams), contextvars.copy_context()
+            )
+            return
         self._report_outcome(self._failed(_failure(error)) if error is not None else self._succeeded(future.result()))
+
+    async def _thread_streamed(self, future: asyncio.Future[Any], streams: AttemptStreams) -> None:
+        """Report the outcome of a plain function that wrote to streams, once its items are stored."""
+        error = future.exception()
+        try:
+            await streams.store()
+        except Exception as failed:  # noqa: BLE001, RUF100  (the attempt fails with it)
+            error = error or failed
+        if not self._finished:
+            outcome = self._failed(_failure(error)) if error is not None else self._succeeded(future.result())
+            self._report_outcome(outcome)
 
     def _set_alarm(self) -> None:
         timeout_ms = self.call.timeout_ms
@@ -265,10 +336,13 @@ class RunningAttempt(Attempt):
 
     def _keep_heartbeat(self, outcome: Outcome) -> None:
         if self.heartbeat is not None:
-            outcome.heartbeat = self._heartbeat_fact(self.heartbeat)
+            outcome.heartbeat = _heartbeat_fact(self, self.heartbeat)
 
     def _report_outcome(self, outcome: Outcome) -> None:
         self._mark_finished()
+        if self.streams is not None:
+            outcome.streamed, outcome.closes = self.streams.used, self.streams.closes
+            self.streams.abandon()
         telemetry = self._ports.telemetry
         if telemetry is not None and telemetry.observes_attempts:
             telemetry.attempt_ended(self, outcome)
@@ -280,6 +354,39 @@ class RunningAttempt(Attempt):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None  # likewise
+
+
+def _return_permit_after(
+    future: asyncio.Future[Any] | None, thread_call: _ThreadCall | None, give_back: Callable[[], None]
+) -> None:
+    """Return the permit when the function has ended, which may be later than the end of the attempt."""
+    if future is None:
+        give_back()
+    elif thread_call is None:
+        future.add_done_callback(lambda _: give_back())
+    else:
+        future.add_done_callback(lambda _: give_back() if thread_call.thread is None else None)
+
+
+def _request_factory(ports: Ports, sender: str) -> RequestFactory:
+    requests = ports.requests
+    return RequestFactory(requests.new_run, partial(requests.event_to, sender=sender))
+
+
+def _heartbeat_fact(attempt: RunningAttempt, beat: StepHeartbeat) -> Fact:
+    call = attempt.call
+    return Fact(
+        FactState.HEARTBEAT, attempt.key, attempt.number, StepType.DO, beat.at, attempt.started_at, value=beat.progress,
+        attempts=attempt.number, max_attempts=call.max_attempts, timeout_ms=call.timeout_ms,
+    )  # fmt: skip
+
+
+async def _store_rest(attempt: RunningAttempt, streams: AttemptStreams) -> None:
+    """Store the last items of a failed attempt, which only readers of all attempts see."""
+    try:
+        await streams.store()
+    except (StateError, StoreError) as error:
+        _log.debug("could not store the last items of step %r of run %s: %s", attempt.key, attempt.pid, error)
 
 
 def _failure(error: BaseException) -> Failure:

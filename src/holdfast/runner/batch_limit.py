@@ -9,6 +9,10 @@ _SMALL_BATCH = 4
 """Batch size while the event loop also serves requests, which run between two batches."""
 
 
-def batch_limit(sharing_loop: Callable[[], bool]) -> Callable[[], int]:
-    """A function that returns the maximum size of the next batch. ``sharing_loop``: the loop also serves requests."""
-    return lambda: _SMALL_BATCH if sharing_loop() else _MAX_BATCH
+def batch_limit(sharing_loop: Callable[[], bool], writers: int = 1) -> Callable[[], int]:
+    """A function that returns the maximum size of the next batch. ``sharing_loop``: the loop also serves requests.
+
+    With several ``writers`` each gets a part of the maximum: one batch with the commits of all turns would leave
+    nothing to do for the other writers, and the turns would wait for it together.
+    """
+    return lambda: _SMALL_BATCH if sharing_loop() else max(1, _MAX_BATCH // writers)

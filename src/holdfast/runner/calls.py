@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from holdfast.kernel.driver import Call, Outcome
+from holdfast.kernel.driver import Call, Decision, Outcome
 from holdfast.runner.attempts import RunningAttempt
 from holdfast.runner.outcomes import OutcomeQueue
 from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_input import TurnInput
-from holdfast.store.protocol import Claim, Fact, Heartbeat, Log
+from holdfast.store.protocol import Claim, Fact, FactState, Heartbeat, LimitKey, Log
+from holdfast.store.protocol.streams import settlement
 
 
 class CallsInFlight:
@@ -20,6 +21,8 @@ class CallsInFlight:
     _stopping = False
     postponed: Sequence[Call] = ()
     """Calls of postponed decisions; they start once those decisions are written."""
+    _dropped: Collection[tuple[str, int]] = ()
+    """Keys and numbers of cancelled attempts whose settlements are in a decision."""
     last_heartbeats: Sequence[Fact] = ()
     """Last heartbeats of failed attempts; they are stored before the failures."""
 
@@ -45,13 +48,32 @@ class CallsInFlight:
             if self._stopping or (self._limited and not self._context.budget.take()):
                 self.unstarted = True
                 continue
-            attempt = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+            attempt = RunningAttempt(call, self.claim.run, self.claim.task, self._context.ports, self._report)
             self._running[attempt.key] = attempt
-            attempt.start()
+            if self._context.permits is not None and (limits := _limits_of(call)):
+                self._start_limited(attempt, limits)
+            else:
+                attempt.start()
+
+    def _start_limited(self, attempt: RunningAttempt, limits: Sequence[LimitKey] | Exception) -> None:
+        """Start an attempt when it has its permit, or fail it if the key of a limit cannot be computed."""
+        permits, task, key, number = self._context.permits, self.claim.task, attempt.key, attempt.number
+        if permits is None:
+            raise AssertionError("no worker without limits starts a limited attempt")
+
+        async def acquire() -> bool:
+            if isinstance(limits, Exception):
+                raise limits
+            return await permits.acquire(task, key, number, limits, self.claim.run.priority)
+
+        attempt.start_limited(acquire, lambda: permits.give_back(task, key, number))
 
     def stop(self) -> None:
-        """Start no more calls."""
+        """Start no more calls. Attempts that wait for a permit are left to the next owner."""
         self._stopping = True
+        for key in [key for key, running in self._running.items() if running.waiting]:
+            self.unstarted = True
+            self._running.pop(key).cancel()
         self._input.wake()
 
     @property
@@ -133,6 +155,28 @@ class CallsInFlight:
         self._outcomes.add(outcome)
         self._input.wake()
 
+    # --- streams
+
+    def settlements(self, decision: Decision, outcomes: Sequence[Outcome]) -> list[Fact]:
+        """Facts that decide whether the items of ended attempts belong to the output."""
+        ended = [one for one in outcomes if one.streamed]
+        dropped = [
+            running
+            for running in filter(None, map(self._running.get, decision.cancelled))
+            if running.streams is not None and running.streams.used
+        ]
+        if not ended and not dropped:
+            return []
+        task, now = self.claim.task, self._context.ports.now_ms()
+        kept = {fact.key for fact in decision.observed.facts if fact.ok and fact.state != FactState.FAILURE}
+        # An attempt may end while its cancellation is written, and the settlement with it. If its outcome is kept
+        # nevertheless, the cancellation was not written.
+        ended = [one for one in ended if one.key in kept or (one.key, one.attempt) not in self._dropped]
+        self._dropped = {*self._dropped, *((running.key, running.number) for running in dropped)}
+        return [
+            settlement(task, one.key, one.attempt, now, succeeded=one.succeeded and one.key in kept) for one in ended
+        ] + [settlement(task, running.key, running.number, now, succeeded=False) for running in dropped]
+
     # --- records of running attempts
 
     def take_logs(self, keys: Iterable[str]) -> list[Log]:
@@ -158,3 +202,11 @@ class CallsInFlight:
         """Take the last heartbeats of failed attempts."""
         facts, self.last_heartbeats = self.last_heartbeats, ()
         return [Heartbeat(self.claim.task, fact) for fact in facts]
+
+
+def _limits_of(call: Call) -> Sequence[LimitKey] | Exception:
+    """The limits of a call, or the error of the user's function that computes a key."""
+    try:
+        return call.limited_by
+    except Exception as error:  # noqa: BLE001, RUF100  (the attempt fails with it)
+        return error

@@ -33,7 +33,11 @@ class Committer:
         """True if commits are written at once, possibly without an iteration of the event loop."""
         self._pause_after = log_and_pause("commit", random)
         self._batcher = Batcher(
-            "holdfast-committer", self._write, max_items=batch_limit(sharing_loop), by_caller=is_alone
+            "holdfast-committer",
+            self._write,
+            max_items=batch_limit(sharing_loop, store.writers),
+            writers=store.writers,
+            by_caller=is_alone,
         )
 
     def commit(self, commits: list[Commit]) -> Awaitable[list[Committed]]:

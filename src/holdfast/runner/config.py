@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +24,9 @@ class WorkerConfig:
     """Interval of polling for due tasks that no notification announced."""
     drain: Duration = "30 seconds"
     """How long a stopping worker waits for steps in flight."""
-    queues: tuple[str, ...] = ("default",)
+    queues: tuple[str, ...] | Mapping[str, int] = ("default",)
+    """The queues that the worker claims from. A mapping gives each queue a share of the slots (``concurrency``), which
+    no other queue takes: ``{"bulk": 20, "default": 80}``."""
     cache: int = 1000
     """Suspended runs kept in memory, so that they wake without a replay."""
     max_losses: int = 10
@@ -45,6 +48,8 @@ class WorkerConfig:
             self._check_duration(name)
         if isinstance(self.queues, str) or not all(isinstance(q, str) and q for q in self.queues):
             raise InvalidOptionError(f"WorkerConfig(queues=) must be a tuple of names, not {self.queues!r}")
+        if isinstance(self.queues, Mapping) and not all(is_whole_number(n, 1) for n in self.queues.values()):
+            raise InvalidOptionError(f"WorkerConfig(queues=): shares must be positive ints, not {self.queues!r}")
         if self.replay not in ("lenient", "strict"):
             raise InvalidOptionError(f"WorkerConfig(replay=) must be 'lenient' or 'strict', not {self.replay!r}")
         if self.version is not None:
@@ -57,6 +62,18 @@ class WorkerConfig:
             raise InvalidOptionError(f"WorkerConfig({name}=): {error}") from None
         if ms <= 0 and name != "drain":
             raise InvalidOptionError(f"WorkerConfig({name}=) must be greater than 0")
+
+    @property
+    def queue_names(self) -> tuple[str, ...]:
+        return tuple(self.queues)
+
+    @property
+    def queue_slots(self) -> dict[str, int] | None:
+        """The number of slots of each queue, at least one; None: the queues have no shares."""
+        if not isinstance(self.queues, Mapping):
+            return None
+        total = sum(self.queues.values())
+        return {queue: max(1, self.concurrency * share // total) for queue, share in self.queues.items()}
 
     @property
     def lease_ms(self) -> int:

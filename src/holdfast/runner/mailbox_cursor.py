@@ -15,15 +15,20 @@ Read = Callable[[frozenset[str] | None, int], Awaitable[MailboxPage]]
 """Read the undelivered events of these topics (None: all) after a number."""
 
 
+_NO_TOPICS: frozenset[str] = frozenset()
+
+
 class MailboxCursor:
     """The read position of a turn in the mailbox of its run."""
+
+    __slots__ = ("_topics", "_topics_complete", "_topics_read_to", "complete", "seen")
 
     def __init__(self, page: MailboxPage) -> None:
         self.seen = page.last
         """The number of the last event in the mailbox at the last read."""
         self.complete = page.complete
         """True if all events up to ``seen`` were read, whatever their type."""
-        self._topics: frozenset[str] = frozenset()
+        self._topics = _NO_TOPICS
         """The topics of the last read of a mailbox that is too full."""
         self._topics_read_to = 0
         """Number up to which events of ``_topics`` were read."""

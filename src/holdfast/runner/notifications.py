@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from holdfast.kernel.notify import Hub
-from holdfast.store.protocol import Committed, Finish, Signal
+from holdfast.store.protocol import Committed, Finish, Signal, single_of
 
 
-def run_ended(hub: Hub, run: int, finish: Finish) -> None:
-    """Notify callers that wait for the end of the run. If there is a successor, the callers then wait for its end."""
+def run_ended(hub: Hub, run: int, finish: Finish, options: bytes | None = None) -> None:
+    """Notify callers that wait for the end of the run. If there is a successor, the callers then wait for its end.
+
+    ``options``: of the run. After the end of a singleton, the next one may be due.
+    """
+    if single_of(options) is not None:
+        hub.work()
     if finish.next is None:
         hub.ended(run, finish)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.failure import Failure
@@ -10,8 +9,11 @@ from holdfast.kernel.driver import Outcome
 from holdfast.runner.turn_context import TurnHost
 
 
-class OutcomeQueue(deque[Outcome]):
-    """Outcomes that the machine has not received yet, in the order in which it will receive them."""
+class OutcomeQueue(list[Outcome]):
+    """Outcomes that the machine has not received yet, in the order in which it will receive them.
+
+    A list, because a deque takes 700 bytes when it is empty, and a process has many turns.
+    """
 
     __slots__ = ("_host", "taken")
 
@@ -28,7 +30,7 @@ class OutcomeQueue(deque[Outcome]):
         if outcome.writes is None or outcome.writes.transaction is None:
             self.append(outcome)
         else:
-            self.appendleft(outcome)  # other commits may wait for its transaction to end
+            self.insert(0, outcome)  # other commits may wait for its transaction to end
 
     @property
     def needs_closed_transactions(self) -> bool:
@@ -41,10 +43,11 @@ class OutcomeQueue(deque[Outcome]):
 
     def take(self) -> Sequence[Outcome]:
         """Take the outcomes before the next transactional one, or that one alone: its commit may be rejected."""
-        taken = self.taken = [self.popleft()]
-        if taken[0].writes is None:
-            while self and self[0].writes is None:
-                taken.append(self.popleft())
+        number = 1
+        if len(self) > 1 and self[0].writes is None:
+            number = next((n for n, outcome in enumerate(self) if outcome.writes is not None), len(self))
+        taken = self.taken = self[:number]
+        del self[:number]
         return taken
 
     def take_nothing(self) -> Sequence[Outcome]:
@@ -53,11 +56,11 @@ class OutcomeQueue(deque[Outcome]):
 
     def put_back(self, outcomes: Sequence[Outcome]) -> None:
         """Put outcomes of unwritten decisions in front of the queue, for the next machine."""
-        self.extendleft(reversed(outcomes))
+        self[:0] = outcomes
 
     def fail_taken(self, error: Failure) -> None:
         """Put the outcomes that the machine received last back as failures."""
-        self.extendleft(outcome.failed(error) for outcome in self.taken)
+        self[:0] = [outcome.failed(error) for outcome in reversed(self.taken)]
 
     def roll_back_taken(self) -> None:
         """Roll back the live transactions of the outcomes that the machine received last."""

@@ -52,7 +52,7 @@ def predict(
 
 
 def _predicted_claim(event: NewEvent, at: int, suspended: SuspendedRun, owner: str) -> Claim:
-    stored = StoredEvent((suspended.seen or 0) + 1, event.type, event.payload, at, event.sender)
+    stored = StoredEvent((suspended.seen or 0) + 1, event.type, event.payload, at, event.sender, trace=event.trace)
     task = TaskRef(suspended.run.run, 0, owner, suspended.epoch + 1)
     page = MailboxPage((stored,), complete=True, last=stored.n)
     return Claim(task, TaskKind.WAKE, lost=False, run=suspended.run, mailbox_page=page, at=at)

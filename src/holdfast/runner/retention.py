@@ -11,11 +11,13 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from holdfast.core.durations import to_ms
 from holdfast.core.model import Status
 from holdfast.kernel.definition import Registry
 from holdfast.ports import Randomness
 from holdfast.runner.background_loop import BackgroundLoop
 from holdfast.store.protocol import Pruned, PrunePosition, PruneRequest, Store
+from holdfast.store.protocol.streams import PruneStreams
 
 _log = logging.getLogger("holdfast")
 
@@ -55,7 +57,7 @@ class RetentionLoop:
         if not self._started:
             self._started = True
             return _FIRST_PASS_SECONDS * self._random.random()  # many workers start at the same time
-        if not any(self._rules()):
+        if not any(self._rules()) and not any(self._stream_rules()):
             await self._check_size()
             return _CHECK_SECONDS
         await self.prune(pausing=True)
@@ -69,7 +71,20 @@ class RetentionLoop:
             if count:
                 _log.info("retention: deleted %d %s runs of %s", count, rule.status.value, rule.workflow)
             deleted += count
+        for workflow, age_ms in self._stream_rules():
+            await self._prune_streams(PruneStreams(workflow, age_ms), pausing=pausing)
         return deleted
+
+    async def _prune_streams(self, request: PruneStreams, *, pausing: bool) -> None:
+        while await self._store.prune_streams(request) == request.limit:
+            if pausing:
+                await asyncio.sleep(_TARGET_SECONDS * _PAUSE_FACTOR)
+
+    def _stream_rules(self) -> Iterator[tuple[str, int]]:
+        for definition in self._registry:
+            retention = definition.retention or self._registry.retention
+            if definition.runnable and retention is not None and retention.streams is not None:
+                yield definition.name, to_ms(retention.streams)
 
     async def _prune(self, rule: _Rule, *, pausing: bool) -> int:
         deleted, position = 0, PrunePosition()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from holdfast.core import codec
 from holdfast.errors import StoreError
 from holdfast.runner.calls import CallsInFlight
 from holdfast.runner.turn_writer import TurnWriter
@@ -20,8 +21,9 @@ class RunningRecords:
     writing: asyncio.Task[None] | None = None
     """The asyncio task that writes; None: nothing is being written."""
 
-    def __init__(self, pid: str, calls: CallsInFlight, writer: TurnWriter) -> None:
+    def __init__(self, pid: str, owner: str, calls: CallsInFlight, writer: TurnWriter) -> None:
         self._pid = pid
+        self._owner = owner
         self._calls = calls
         self._writer = writer
 
@@ -33,7 +35,8 @@ class RunningRecords:
         return self.writing
 
     async def _write(self, signal: Callable[[Signal | None], None]) -> None:
-        facts, logs = self._calls.new_records()
+        started, logs = self._calls.new_records()
+        facts = [fact._replace(value=codec.encode({"owner": self._owner}, what="owner")) for fact in started]
         if not facts and not logs:
             return
         committed = await self._writer.write_interim(Observed(facts=facts, logs=logs))

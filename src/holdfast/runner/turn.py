@@ -73,6 +73,8 @@ class Turn:
     """When the released task is due again; None: not at a known time."""
     _planned: Finish | Park | Release | None = None
     _progressed = False
+    _records: RunningRecords | None = None
+    """None: no step of this turn has run long enough to be recorded."""
     _unwritten_advances = 0
     """Number of advances since the last commit."""
 
@@ -95,7 +97,6 @@ class Turn:
         self._outcomes = OutcomeQueue(context.host)
         self._calls = CallsInFlight(context, claim, self._outcomes, self._input)
         self._writer = TurnWriter(context, claim, self._calls, self._outcomes, buffering=definition.persist == "task")
-        self._records = RunningRecords(claim.run.pid, self._calls, self._writer)
         self._loader = MachineLoader(context, claim, definition, plan, self._writer, cached=machine is not None)
 
     async def run(self) -> None:
@@ -147,6 +148,8 @@ class Turn:
 
     def record_running(self) -> asyncio.Task[None] | None:
         """Write START facts and log lines of running attempts; returns the writing asyncio task, if there is one."""
+        if self._records is None:
+            self._records = RunningRecords(self.claim.run.pid, self.task.owner, self._calls, self._writer)
         return self._records.write(self.signal)
 
     def heartbeats(self) -> list[Heartbeat]:
@@ -179,7 +182,11 @@ class Turn:
             _check_time(decision, now_ms() - began, self._task_ms)
         if outcomes and outcomes[0].writes is not None and decision.observed.transaction is None:
             self._outcomes.roll_back_taken()  # the code cancelled the step, so its outcome is not written
-        writer.note(decision, counted_losses=lost)
+        if settled := self._calls.settlements(decision, outcomes):
+            decision.observed.facts = [*decision.observed.facts, *settled]
+        writer.counted_losses = lost
+        if decision.started_at is not None or decision.following is not NOTHING_FOLLOWS:
+            writer.note(decision)
         return decision
 
     # --- plan and commit
@@ -201,7 +208,7 @@ class Turn:
             if planned is None and calls.in_transaction:
                 writer.postpone(decision)
                 return None
-            if self._records.writing is not None:
+            if self._records is not None and self._records.writing is not None:
                 await asyncio.wait([self._records.writing])
             if writer.has_buffered and decision.transactional:
                 # The database may reject the statements; buffered decisions must not be rejected with them.
@@ -258,6 +265,7 @@ class Turn:
 
     def _applied(self, committed: Committed) -> None:
         self._writer.applied()
+        self._context.host.streams_written(self.claim.run.run)
         if committed is not PLAINLY_APPLIED:
             self._context.host.notify(committed)
         if self._planned is not None:

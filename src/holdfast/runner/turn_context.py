@@ -12,6 +12,7 @@ from holdfast.runner import report
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.committer import Committer
+from holdfast.runner.permits import Permits
 from holdfast.runner.store_retry import log_and_pause
 from holdfast.store.protocol import PLAINLY_APPLIED, Commit, Committed, Created, Fact, Log, NewRun, RunRecord, Store
 from holdfast.store.retry import call_with_retry
@@ -62,6 +63,10 @@ class TurnHost(Protocol):
         """Notify the outbox dispatcher that outbound events were committed."""
         ...
 
+    def streams_written(self, run: int) -> None:
+        """Notify readers of the run's streams of a commit."""
+        ...
+
     def heartbeat_within(self, lease_ms: int) -> None:
         """Schedule the next heartbeat early enough for a lease of this many milliseconds."""
         ...
@@ -85,6 +90,8 @@ class TurnContext:
     random: Randomness
     lease_ms: int
     host: TurnHost
+    permits: Permits | None = None
+    """None: the program declares no limits."""
     strict: bool = False
     """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)

@@ -23,6 +23,7 @@ class TurnInput:
 
     def __init__(self, context: TurnContext, claim: Claim) -> None:
         self._context = context
+        self._claim = claim
         self._run = claim.run
         self._events: Sequence[StoredEvent] = claim.mailbox_page.events
         self._cursor = MailboxCursor(claim.mailbox_page)
@@ -118,3 +119,5 @@ class TurnInput:
                 run, lambda: context.store.undelivered(MailboxQuery(run.run, types, after))
             ),
         )
+        if self._events and context.ports.telemetry is not None:
+            context.ports.telemetry.events_read(self._claim, self._events)

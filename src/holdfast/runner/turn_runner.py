@@ -7,15 +7,17 @@ import contextvars
 import logging
 from collections.abc import Sequence
 
-from holdfast.errors import DamagedRunError
+from holdfast.errors import DamagedRunError, PayloadError
 from holdfast.kernel.attempt import current_attempt, current_run
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
+from holdfast.kernel.options import RunOptions
 from holdfast.runner import notifications, report
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.damaged_turn import DamagedTurn
 from holdfast.runner.idle_turns import IdleTurns
+from holdfast.runner.permits import Permits
 from holdfast.runner.run_cache import RunCaches
 from holdfast.runner.slots import Slots
 from holdfast.runner.turn import Turn
@@ -23,7 +25,7 @@ from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_table import AnyTurn, TurnTable
 from holdfast.runner.unit_turns import GraphRunTurn, UnitTurn
 from holdfast.runner.unknown_claims import UnknownClaims
-from holdfast.store.protocol import SUSPECT_LOSSES, Claim, Commit, Fact, Following, Log, Park, Signal, TaskRef
+from holdfast.store.protocol import CANCEL, SUSPECT_LOSSES, Claim, Commit, Fact, Following, Log, Park, Signal, TaskRef
 
 _log = logging.getLogger("holdfast")
 
@@ -105,7 +107,10 @@ class TurnRunner:
         try:
             if self._idle_turns:
                 await self._delay_idle_turn(turn)
-            await turn.run()
+            if self.context.permits is None or await self._enter(turn, self.context.permits):
+                await turn.run()
+            elif isinstance(turn, Turn):
+                turn.drop()
         except Exception as error:
             if turn.lost:  # the run may be gone; its next owner, if any, finds out whether something is wrong
                 _log.info("the turn of run %s ended with its task: %s", report.named(turn.claim.run), error)
@@ -113,6 +118,23 @@ class TurnRunner:
                 await self._park(turn, error)
         finally:
             self.ended(turn)
+
+    async def _enter(self, turn: AnyTurn, permits: Permits) -> bool:
+        """Request the permit of a run with limits. False: the run is due when its permit is granted.
+
+        A run whose cancellation is requested does not wait: its code cleans up.
+        """
+        run = turn.claim.run
+        definition = None if isinstance(turn, DamagedTurn) else self._registry.get(run.workflow)
+        if definition is None or not isinstance(turn, Turn):
+            return True
+        of_queue = permits.of_queue(run)
+        if not definition.limits and not of_queue:
+            return True
+        if any(event.type == CANCEL for event in turn.claim.mailbox_page.events):
+            return True
+        limits = [*definition.limits_of(run.params, RunOptions.decode(run.options).key), *of_queue]
+        return await permits.enter(turn.task, limits, priority=run.priority, until_end=definition.hold == "until_end")
 
     async def _delay_idle_turn(self, turn: AnyTurn) -> None:
         """Wait before a turn of a run that makes no progress. The worker keeps renewing the lease meanwhile."""
@@ -154,12 +176,14 @@ class TurnRunner:
         if turn.suspended is not None:
             self._cache.put(turn.suspended)
         if turn.finish is not None:
-            notifications.run_ended(self._hub, run, turn.finish)
+            notifications.run_ended(self._hub, run, turn.finish, turn.claim.run.options)
         elif unit == 0 and turn.suspended is None:
             self._hub.ended(run, None)  # another writer may have ended the run: waiting callers read the store
         if turn.due_at is not None:
             self._schedule.due(turn.due_at)
         self._slots.turn_ended()
+        if self.context.permits is not None:
+            self.context.permits.wake()  # the end of the turn may have returned permits
         if turn.suspect or turn.claim.run.losses >= SUSPECT_LOSSES:
             self._schedule.wake()  # the next suspect task may be claimed now
 
@@ -185,6 +209,8 @@ class TurnRunner:
 
 
 def _park_note(error: Exception) -> str:
+    if isinstance(error, PayloadError):
+        return f"PAYLOAD_UNREADABLE: {error}; resume the run when a worker with the key runs"
     if isinstance(error, DamagedRunError):
         return f"RUN_DAMAGED: {error}; repair the row and resume the run, or restart it"
     return f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from holdfast.runner.damaged_turn import DamagedTurn
 from holdfast.runner.turn import Turn
@@ -21,6 +22,7 @@ class TurnTable:
     def __init__(self) -> None:
         self._turns: dict[TaskKey, AnyTurn] = {}
         self._tasks: dict[TaskKey, asyncio.Task[None]] = {}
+        self._noted_ends: list[set[int]] = []
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -49,7 +51,19 @@ class TurnTable:
         if self._turns.get(task_key) is not turn:
             return False
         del self._turns[task_key], self._tasks[task_key]
+        for noted in self._noted_ends:
+            noted.add(task_key[0])
         return True
+
+    @contextmanager
+    def noting_ends(self) -> Iterator[Container[int]]:
+        """Note the runs whose turns end during the block."""
+        noted = set[int]()
+        self._noted_ends.append(noted)
+        try:
+            yield noted
+        finally:
+            self._noted_ends = [other for other in self._noted_ends if other is not noted]
 
     # --- state of the turns
 
@@ -61,6 +75,9 @@ class TurnTable:
     @property
     def has_suspect(self) -> bool:
         return any(turn.suspect for turn in self._turns.values())
+
+    def count_of_queue(self, queue: str) -> int:
+        return sum(turn.claim.run.queue == queue for turn in self._turns.values())
 
     def leases(self) -> list[int]:
         """Durations of the individual leases of owned tasks."""

@@ -51,7 +51,7 @@ class TurnWriter:
     """When the run started, until that is written."""
     _unconfirmed = False
     """The task may have another owner since the run was loaded: the next commit is written even if it is empty."""
-    _counted_losses = False
+    counted_losses = False
     """The last advance counted lost attempts. They are written before any call starts."""
     _unknown_commits = 0
     """Consecutive commits of step transactions whose result is unknown."""
@@ -69,9 +69,8 @@ class TurnWriter:
 
     # --- before a commit
 
-    def note(self, decision: Decision, *, counted_losses: bool) -> None:
-        """Note a new decision: when the run started, its warnings, and whether lost attempts were counted."""
-        self._counted_losses = counted_losses
+    def note(self, decision: Decision) -> None:
+        """Note when the run started, and the warnings of a decision."""
         if decision.started_at is not None:
             self._started_at = decision.started_at
         if decision.following.logs:
@@ -86,7 +85,7 @@ class TurnWriter:
         if decision.empty:
             # Buffered decisions are written before calls that follow from them start, a failure before its retry.
             return self.buffering or not self._buffer
-        must_write = decision.transactional or decision.following.operations or self._counted_losses
+        must_write = decision.transactional or decision.following.operations or self.counted_losses
         if self.buffering and not must_write:
             self._buffer_decision(decision)
             return True
@@ -143,6 +142,7 @@ class TurnWriter:
         commit = Commit(self.claim.task, observed, in_flight=max(1, self._calls.running))
         if self._buffer and not self.has_operations:
             return await self._write_commit(*self._merge(commit), None)
+        self._announce(observed)
         [committed] = await self._context.committer.commit([commit])
         return committed
 
@@ -173,6 +173,7 @@ class TurnWriter:
         self, commit: Commit, buffered: list[_BufferedDecision], machine: Machine | None
     ) -> Committed | None:
         """``machine``: only for a commit with a live transaction."""
+        self._announce(commit.observed)
         if commit.observed.transaction is None:
             [done] = await self._context.committer.commit([commit])
             self._context.committed(self.claim.run, commit, done)
@@ -214,6 +215,11 @@ class TurnWriter:
             return None
         self._unknown_commits = 0
         return committed
+
+    def _announce(self, observed: Observed) -> None:
+        """Report outbound events to the telemetry before they are written."""
+        if observed.outbox and self._context.ports.telemetry is not None:
+            self._context.ports.telemetry.outbox_planned(self.claim, observed)
 
     # --- after a commit
 
@@ -280,6 +286,7 @@ def _merged(buffer: list[_BufferedDecision], last: Commit) -> Commit:
         logs=_joined(parts, "logs"),
         attributes=changes[-1] if changes else None,
         operations=_joined(parts, "operations"),
+        streams=_joined(parts, "streams"),
         next=last.following.next,
     )
     return replace(last, observed=observed, following=following)

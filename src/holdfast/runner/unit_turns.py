@@ -33,6 +33,7 @@ from holdfast.store.protocol import (
     StoredEvent,
     Verdict,
 )
+from holdfast.store.protocol.streams import settlement
 
 
 class UnitTurn:
@@ -66,6 +67,10 @@ class UnitTurn:
                 if outcome is None:
                     return
                 action = units.ended(self.task, outcome)
+                if outcome.streamed:
+                    now = self._context.ports.now_ms()
+                    settled = settlement(self.task, outcome.key, outcome.attempt, now, succeeded=outcome.succeeded)
+                    action.facts = [*action.facts, settled]
             await self._write(action)
         finally:
             self._drop()
@@ -86,18 +91,30 @@ class UnitTurn:
         """Call the unit's function; None: the call was not started, or the task was lost."""
         if self.lost or self._stopping:
             return None  # a stopping worker releases all its tasks
+        if not await self._enter(call):
+            return None  # the unit is due when its permit is granted
         if not self._context.budget.take():
             await self._context.call_store(self.claim.run, lambda: self._context.store.release([self.task]))
             return None
         if self.task.epoch > 1:
             call.progress = await self._progress(call.key)
         self._outcome = asyncio.get_running_loop().create_future()
-        self._running = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+        self._running = RunningAttempt(call, self.claim.run, self.task, self._context.ports, self._report)
         self._running.start()
         outcome = await self._outcome
         if outcome is not None and outcome.heartbeat is not None:
             await record_heartbeats(self._context.store, [Heartbeat(self.task, outcome.heartbeat)])
         return outcome
+
+    async def _enter(self, call: Call) -> bool:
+        """Request the permit of a node with limits."""
+        permits = self._context.permits
+        if permits is None:
+            return True
+        limits = [*call.limited_by, *permits.of_queue(self.claim.run)]
+        if not limits:
+            return True
+        return await permits.enter(self.task, limits, priority=self.claim.run.priority)
 
     async def _progress(self, key: str) -> bytes | None:
         """The progress in the last heartbeat of an earlier attempt."""
@@ -139,7 +156,9 @@ class UnitTurn:
             self._run_cache.started, advance.started_at = True, self._context.ports.now_ms()
         if not await self._context.advancer.advance(advance):
             self._add_late(advance.logs)
-        elif advance.release is not None:
+            return
+        self._context.host.streams_written(self.claim.run.run)
+        if advance.release is not None:
             self.due_at = advance.release.run_at
 
     def _add_late(self, logs: Sequence[Log]) -> None:

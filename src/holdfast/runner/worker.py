@@ -15,18 +15,20 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
+from holdfast.kernel.streams import StreamPort
 from holdfast.ports import Randomness
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.background_loop import BackgroundLoop
 from holdfast.runner.background_tasks import BackgroundTasks
+from holdfast.runner.blob_loop import BlobLoop
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.claiming import Claimer
@@ -37,10 +39,13 @@ from holdfast.runner.identity import worker_id
 from holdfast.runner.lease_keeper import LeaseKeeper
 from holdfast.runner.local_starts import LocalStarts
 from holdfast.runner.outbox import OutboxDispatcher
+from holdfast.runner.permits import Permits
 from holdfast.runner.retention import RetentionLoop
 from holdfast.runner.run_cache import RunCaches
+from holdfast.runner.schedules import ScheduleLoop
 from holdfast.runner.slots import Slots
 from holdfast.runner.stalls import StallWatch
+from holdfast.runner.streams import StreamWriter
 from holdfast.runner.turn_context import Budget, TurnContext
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
@@ -78,17 +83,19 @@ class Worker:
         """``app``: the name of the program, for the worker's id."""
         host, pid = platform.node(), os.getpid()
         self._new_id = partial(worker_id, app, host, pid, random)
-        self.profile = WorkerProfile(self._new_id(), host, pid, config.queues, config.concurrency, config.version)
+        self.profile = WorkerProfile(self._new_id(), host, pid, config.queue_names, config.concurrency, config.version)
         self.lease_ms = config.lease_ms
         self._store, self._registry, self._hub, self._config = store, registry, hub, config
-        self._claimant = claimant = Claimant(self.profile.id, config.lease_ms, config.queues, config.version)
+        self._claimant = claimant = Claimant(self.profile.id, config.lease_ms, config.queue_names, config.version)
         self._unknown_claims = unknown_claims = UnknownClaims()
         self._cache = MachineCache(config.cache)
         self._run_caches = run_caches = RunCaches(ports.telemetry)
         self._background = BackgroundTasks()
         self._table = table = TurnTable()
+        self.noting_ends = table.noting_ends
         self._slots = slots = Slots(config.concurrency, table)
-        self._claim_loop = BackgroundLoop("claim", self._claim, random)
+        slots.by_queue = config.queue_slots
+        self._claim_loop = BackgroundLoop("claim", lambda: self._claimer.step(), random)  # noqa: PLW0108  (made below)
         self._schedule = schedule = ClaimSchedule(self._claim_loop, ports.now_ms, config.poll_ms)
         self._runner = runner = TurnRunner(
             registry, hub, table, slots, self._cache, run_caches, unknown_claims, schedule
@@ -96,7 +103,19 @@ class Worker:
         self._leases = leases = LeaseKeeper(
             store, self.profile, config.lease_ms, table, slots, unknown_claims, schedule, random
         )
+        permits = None
+        if registry.limits:
+            declared = {name: limit.values() for name, limit in registry.limits.items()}
+            permits = Permits(
+                store, claimant, declared, registry.queues, schedule, ports.timers, random,
+                lambda work: self._background.run(work, "exchange permits"),
+            )  # fmt: skip
+        self._permits = permits
+        if permits is not None:
+            slots.waiting_for_permits = lambda: permits.waiting
         self._starts = starts = LocalStarts(registry, hub, claimant, table, slots, run_caches, runner)
+        self._streams = StreamWriter(store, hub, random, lambda work: self._background.run(work, "write to streams"))
+        ports.engine.streams = StreamPort(self._streams, ports.engine.limits, ports.now_ms)
         self._host = WorkerHost(store, hub, starts, leases, self._background)
         self._context = runner.context = TurnContext(
             store,
@@ -108,6 +127,7 @@ class Worker:
             random,
             config.lease_ms,
             self._host,
+            permits,
             strict=config.replay == "strict",
         )
         self._sender = EventSender(
@@ -117,14 +137,21 @@ class Worker:
         pause_ms = min(config.poll_ms, config.lease_ms)
         self._reaper = Reaper(store, config.max_losses, pause_ms, schedule, random, ports.telemetry)
         self._claimer = Claimer(
-            store, registry, hub, claimant, table, slots, run_caches, runner, self._reaper, schedule
+            store, registry, hub, claimant, table, slots, run_caches, runner, self._reaper, schedule, permits
         )
         self._recorder = ProgressRecorder(store, table, random)
-        watcher = ChangeWatcher(store, hub, claimant, table, runner, leases, schedule, self._outbox, random)
+        self._schedules = schedules = ScheduleLoop(store, registry, hub, ports, random, config.poll_ms)
+        watcher = ChangeWatcher(
+            store, hub, claimant, table, runner, leases, schedule, self._outbox, schedules, random, permits
+        )
         self._retention = retention = RetentionLoop(store, registry, random)
         self._loops = [
-            self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop, retention.loop
+            self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop, retention.loop,
+            schedules.loop,
         ]  # fmt: skip
+        self.blobs = BlobLoop(store, random)
+        if self.blobs.needed:
+            self._loops.append(self.blobs.loop)
         self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
         self._unsubscribe: Callable[[], None] = lambda: None
         self._ignore_failovers = store.failovers.subscribe(self._failed_over)
@@ -151,7 +178,8 @@ class Worker:
     def subscribe(self, wrap: Callable[[Listener], Listener] = lambda listener: listener) -> None:
         """Receive the notifications of the hub. ``wrap`` is applied to each listener."""
         on_work, on_signal, on_outbox = self._schedule.due, self._runner.signal, self._outbox.wake
-        self._unsubscribe = self._hub.subscribe(wrap(on_work), wrap(on_signal), wrap(on_outbox))
+        unsubscribe = self._hub.subscribe(wrap(on_work), wrap(on_signal), wrap(on_outbox))
+        self._unsubscribe = self._schedules.subscribe(wrap, unsubscribe)
 
     async def stop(self, drain_ms: int | None = None) -> None:
         """Claim nothing more, wait up to ``drain_ms`` for steps in flight, and release all tasks."""
@@ -166,6 +194,8 @@ class Worker:
             await loop.stop()
         await self._recorder.record_heartbeats()
         self._stop_stall_watch()
+        if self._permits is not None:
+            self._permits.stop()
         await asyncio.gather(*self._table.cancel(), *self._background, return_exceptions=True)
         await self._leases.release_all()
         self._unsubscribe()
@@ -175,7 +205,9 @@ class Worker:
     def abandon(self) -> None:
         """Stop as a killed process does: write nothing and release nothing. For crash tests."""
         self._slots.accepting = False
-        self._host.abandoned = True
+        self._host.abandoned = self._streams.abandoned = True
+        if self._permits is not None:
+            self._permits.stop()
         self._table.signal_all(None)
         self._table.cancel()
         self._context.committer.abandon()
@@ -231,9 +263,6 @@ class Worker:
 
     # --- parts of a pass
 
-    def _claim(self) -> Awaitable[float]:
-        return self._claimer.step()
-
     async def claim_due(self, limit: int) -> int:
         """Claim due tasks and begin their turns; returns the number of claimed tasks."""
         return await self._claimer.claim_due(limit)
@@ -255,7 +284,13 @@ class Worker:
 
     async def prune(self) -> int:
         """Delete the finished runs that are older than their retention; returns their number."""
-        return await self._retention.prune()
+        deleted = await self._retention.prune()
+        await self.blobs.collect()
+        return deleted
+
+    async def take_up_schedules(self) -> int:
+        """Take up the due schedules once; returns their number."""
+        return await self._schedules.take_up_due()
 
     async def deliver_due(self) -> int:
         """Deliver the due outbound events; returns the number of attempted deliveries."""
@@ -269,6 +304,7 @@ class Worker:
             limit = self._config.concurrency if max_instances is None else max_instances
             claimed = 0
             if limit > 0:
+                await self.take_up_schedules()
                 claimed = await self._claimer.claim_due(limit, replace(self._context, budget=Budget(max_steps)))
             self._leases.loop.start()
             self._recorder.loop.start()

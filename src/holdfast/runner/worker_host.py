@@ -43,6 +43,10 @@ class WorkerHost:
     def outbox_written(self) -> None:
         self._hub.outbox_written()
 
+    def streams_written(self, run: int) -> None:
+        if self._hub.read_streams:
+            self._hub.stream_written(run)
+
     def heartbeat_within(self, lease_ms: int) -> None:
         self._leases.heartbeat_within(lease_ms)
 

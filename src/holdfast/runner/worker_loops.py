@@ -15,7 +15,9 @@ from holdfast.runner.background_loop import BackgroundLoop
 from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.lease_keeper import LeaseKeeper
 from holdfast.runner.outbox import OutboxDispatcher
+from holdfast.runner.permits import Permits
 from holdfast.runner.running_records import record_heartbeats
+from holdfast.runner.schedules import ScheduleLoop
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
 from holdfast.store.protocol import Claimant, ExpiredTask, RunsById, Store
@@ -38,8 +40,11 @@ class ChangeWatcher:
         leases: LeaseKeeper,
         schedule: ClaimSchedule,
         outbox: OutboxDispatcher,
+        schedules: ScheduleLoop,
         random: Randomness,
+        permits: Permits | None,
     ) -> None:
+        self._permits = permits
         self.loop = BackgroundLoop("watch", self.step, random)
         self._store = store
         self._hub = hub
@@ -49,6 +54,7 @@ class ChangeWatcher:
         self._leases = leases
         self._schedule = schedule
         self._outbox = outbox
+        self._schedules = schedules
         self._seen_version: int | None = None
 
     async def step(self) -> float:
@@ -58,6 +64,9 @@ class ChangeWatcher:
             self._seen_version = self._hub.store_version = version
             self._schedule.wake()
             self._outbox.wake()
+            self._schedules.notice_change()
+            if self._permits is not None:
+                self._permits.wake()
             if self._table:
                 for held in await self._leases.fetch_signals(lambda: self._store.fetch_signals(self._claimant.owner)):
                     self._runner.signal(held.run, held.signal)

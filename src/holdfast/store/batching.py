@@ -20,6 +20,10 @@ from holdfast.errors import StoreError
 A = TypeVar("A")
 R = TypeVar("R")
 
+# A turn waits for such a future after each step: the loop's own method would be one more call.
+_Future = asyncio.Future
+_get_running_loop = asyncio.get_running_loop
+
 _Call = tuple[list[A], asyncio.Future[list[R]]]
 """The items of a queued call, and the future of their results."""
 
@@ -92,7 +96,7 @@ class Batcher(Generic[A, R]):
                 self._done()
 
     def _enqueue(self, items: list[A]) -> asyncio.Future[list[R]]:
-        future: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[R]] = _Future(loop=_get_running_loop())
         self._queue.append((items, future))
         if self._writing < self._writers:
             self._writing += 1

@@ -7,11 +7,12 @@ those of the whole database, read by one query that is repeated at most every fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import StepType
+from holdfast.core.records import LimitInfo
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.store.protocol import (
     FIRST_EPOCH,
@@ -145,8 +146,11 @@ class Metrics(Telemetry):
 
     # --- text
 
-    def text(self, stats: StoreStats | None) -> str:
-        """The metrics in the format of Prometheus. ``stats``: the figures of the database; None: not available."""
+    def text(self, stats: StoreStats | None, limits: Sequence[LimitInfo] = ()) -> str:
+        """The metrics in the format of Prometheus. ``stats``: the figures of the database; None: not available.
+
+        ``limits``: the limits of the database with their use.
+        """
         metrics = (
             self._started, self._ended, self._steps, self._durations, self._latency, self._commits, self._takeovers,
             self._parked,
@@ -154,19 +158,23 @@ class Metrics(Telemetry):
         lines = [line for metric in metrics for line in metric.lines()]
         if stats is not None:
             lines += _gauges(stats)
+            lines += _LIMIT_USED.lines(((limit.name,), limit.used) for limit in limits)
+            lines += _LIMIT_WAITING.lines(((limit.name,), limit.waiting) for limit in limits)
         return "\n".join(lines) + "\n" + _other_metrics()
 
 
 _RUNS = Gauge("holdfast_runs", "Runs in the database.", ["workflow", "status"])
 _DUE = Gauge("holdfast_queue_due", "Tasks that are due and that no worker owns.", ["queue"])
 _OLDEST = Gauge("holdfast_queue_oldest_due_seconds", "Time for which the oldest of them has been due.", ["queue"])
+_LIMIT_USED = Gauge("holdfast_limit_in_use", "Permits of a limit that are in use, over all keys.", ["limit"])
+_LIMIT_WAITING = Gauge("holdfast_limit_waiting", "Attempts, nodes and runs that wait at a limit.", ["limit"])
 _WORKERS = Gauge("holdfast_workers_alive", "Workers whose lease has not expired.")
 
 NAMES = (
     "holdfast_runs_started_total", "holdfast_runs_ended_total", "holdfast_steps_total",
     "holdfast_step_duration_seconds", "holdfast_start_latency_seconds", "holdfast_commit_seconds",
     "holdfast_queue_due", "holdfast_queue_oldest_due_seconds", "holdfast_workers_alive", "holdfast_runs",
-    "holdfast_lease_takeovers_total", "holdfast_parked_total",
+    "holdfast_lease_takeovers_total", "holdfast_parked_total", "holdfast_limit_in_use", "holdfast_limit_waiting",
 )  # fmt: skip
 
 

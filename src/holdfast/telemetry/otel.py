@@ -1,9 +1,11 @@
 """``OpenTelemetry``: spans of starts, turns and steps, and the propagation of their context.
 
-Spans: ``start <workflow>`` (producer) for a start by a client; ``run <workflow>`` (consumer) for each turn of a run;
-``step <name>`` for each step that is called, with its attempts as events; ``deliver <type>`` for each delivery of an
-outbound event. The context of the start is stored with the run (``RunOptions.trace``), so that every turn, on any
-worker, refers to it: by a link, or as its parent with ``parent=True``. A replay calls no steps and makes no spans.
+Spans: ``start <workflow>`` (producer) for a start by a client; ``send <type>`` (producer) for an event that a client
+sends; ``run <workflow>`` (consumer) for each turn of a run; ``step <name>`` for each step that is called, with its
+attempts as events; ``deliver <type>`` for each delivery of an outbound event. The context of the start is stored with
+the run (``RunOptions.trace``), so that every turn, on any worker, refers to it: by a link, or as its parent with
+``parent=True``. The context of a sender is stored with the event, and the turn that consumes the event has a link to
+it. A replay calls no steps, consumes no events and makes no spans.
 
 The span of a step whose attempt failed stays open for the next attempt in this process. It ends with the step's result,
 or when the run is taken over, the process ends or too many steps wait for a retry.
@@ -12,7 +14,7 @@ or when the run is taken over, the process ends or too many steps wait for a ret
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast._version import __version__
@@ -28,10 +30,13 @@ from holdfast.store.protocol import (
     Fact,
     FactState,
     Finish,
+    NewEvent,
     NewRun,
+    Observed,
     OutboxRow,
     RecordedOperation,
     RunRecord,
+    StoredEvent,
     TaskRef,
 )
 
@@ -86,6 +91,10 @@ class OpenTelemetry(Telemetry):
         """Spans of running attempts."""
         self._retrying: dict[tuple[int, str], _Step] = {}
         """Spans of steps that wait for their next attempt, the oldest first."""
+        self._senders: dict[TaskRef, dict[int, str]] = {}
+        """The contexts of events that turns have read and not consumed yet, by the number of the event."""
+        self._consumed_before: dict[TaskRef, list[int]] = {}
+        """Events that were written together with their turn (predictions), until the span of the turn begins."""
 
     def _is_off(self) -> bool:
         """True if no span is made: the program has no provider, or a silent one, and continues no trace."""
@@ -111,6 +120,20 @@ class OpenTelemetry(Telemetry):
             run.options = with_trace(run.options, carrier)
         return _end_of(span)
 
+    def send_began(self, event: NewEvent) -> Ended:
+        if self._is_off():
+            return _end_nothing
+        attributes = {
+            "holdfast.workflow.name": event.workflow,
+            "holdfast.instance.id": event.instance_id,
+            "holdfast.event.type": event.type,
+        }
+        span = self._tracer.start_span(f"send {event.type}", kind=SpanKind.PRODUCER, attributes=attributes)
+        if not span.get_span_context().is_valid:
+            return _end_nothing
+        event.trace = _text(_carrier(trace.set_span_in_context(span)))
+        return _end_of(span)
+
     def request_began(self, headers: Mapping[str, str]) -> Ended:
         if "traceparent" not in headers or trace.get_current_span().get_span_context().is_valid:
             return _end_nothing
@@ -126,16 +149,22 @@ class OpenTelemetry(Telemetry):
         span, context = self._turn_span(claim)
         if span.get_span_context().is_valid:
             self._turns[claim.task] = span
+            self.events_read(claim, claim.mailbox_page.events)
+            self._link_senders(claim.task, span, self._consumed_before.pop(claim.task, ()))
         otel_context.attach(trace.set_span_in_context(span, context))
 
     def turn_ended(self, claim: Claim, finish: Finish | None) -> None:
         span = self._turns.pop(claim.task, None)
+        consumed = self._consumed_before.pop(claim.task, ())
         if span is None:
             if not self.observes_attempts:
                 return
             if finish is None or claim.mailbox_page.last == 0:
                 return
             span, _ = self._turn_span(claim)  # a turn that was written together with the event that caused it
+            self.events_read(claim, claim.mailbox_page.events)
+            self._link_senders(claim.task, span, consumed)
+        self._senders.pop(claim.task, None)
         if finish is not None and span.is_recording():
             span.set_attribute("holdfast.run.status", finish.status.value)
             if finish.error is not None:
@@ -146,6 +175,25 @@ class OpenTelemetry(Telemetry):
         new = [one.operation for one in operations if isinstance(one.operation, NewRun)]
         if new:
             _add_trace(new)
+        _add_sender([one.operation for one in operations if isinstance(one.operation, NewEvent)])
+
+    def outbox_planned(self, claim: Claim, observed: Observed) -> None:  # noqa: ARG002
+        context = _text(_carrier())
+        if context is not None:
+            observed.outbox = [event._replace(trace=context) for event in observed.outbox]
+
+    def events_read(self, claim: Claim, events: Sequence[StoredEvent]) -> None:
+        found = {event.n: event.trace for event in events if event.trace is not None}
+        if found and self.observes_attempts:
+            self._senders.setdefault(claim.task, {}).update(found)
+
+    def _link_senders(self, task: TaskRef, span: Span, events: Iterable[int]) -> None:
+        """Link the span of a turn to the senders of events that the turn consumes."""
+        senders = self._senders.get(task, {})
+        for n in events:
+            sender = _context_of(senders.pop(n, None))
+            if sender is not None:
+                span.add_link(trace.get_current_span(sender).get_span_context())
 
     def _turn_span(self, claim: Claim) -> tuple[Span, Context]:
         run = claim.run
@@ -197,6 +245,8 @@ class OpenTelemetry(Telemetry):
         elif outcome.failure is None:
             if outcome.writes is not None and outcome.writes.starts:
                 _add_trace(outcome.writes.starts, trace.set_span_in_context(step.span))
+            if outcome.writes is not None and outcome.writes.sends:
+                _add_sender(outcome.writes.sends, trace.set_span_in_context(step.span))
             step.span.end()
         else:
             self._attempt_failed(key, step, outcome)
@@ -220,6 +270,13 @@ class OpenTelemetry(Telemetry):
     def commit_written(self, run: RunRecord, commit: Commit, result: Committed) -> None:  # noqa: ARG002
         if self._retrying:
             self._end_failed(run, commit.observed.facts)
+        if commit.observed.deliveries and self.observes_attempts:
+            consumed = [delivery.event for delivery in commit.observed.deliveries]
+            turn = self._turns.get(commit.task)
+            if turn is None:
+                self._consumed_before[commit.task] = consumed
+            else:
+                self._link_senders(commit.task, turn, consumed)
 
     def advance_written(self, run: RunRecord, advance: Advance) -> None:
         if self._retrying:
@@ -244,11 +301,13 @@ class OpenTelemetry(Telemetry):
             "holdfast.run.number": row.number,
             "holdfast.attempt": row.attempts + 1,
         }
+        published = _context_of(row.trace)
         context, links = Context(), []
-        if stored is not None and self._parent:
-            context = stored
-        elif stored is not None:
-            links.append(Link(trace.get_current_span(stored).get_span_context()))
+        if self._parent:
+            context = published or stored or context
+        else:
+            known = [one for one in (published, stored) if one is not None]
+            links = [Link(trace.get_current_span(one).get_span_context()) for one in known]
         span = self._tracer.start_span(
             f"deliver {row.type}", context=context, kind=SpanKind.PRODUCER, attributes=attributes, links=links
         )
@@ -265,6 +324,8 @@ class OpenTelemetry(Telemetry):
         self._retrying.clear()
         self._steps.clear()
         self._turns.clear()
+        self._senders.clear()
+        self._consumed_before.clear()
 
 
 def _attributes(run: RunRecord) -> dict[str, Any]:
@@ -314,6 +375,24 @@ def _add_trace(runs: Sequence[NewRun], context: Context | None = None) -> None:
         run.options = with_trace(run.options, carrier)
 
 
+def _add_sender(events: Sequence[NewEvent], context: Context | None = None) -> None:
+    """Add the context of the sender to events."""
+    if events:
+        text = _text(_carrier(context))
+        for event in events:
+            event.trace = text
+
+
+def _text(carrier: Mapping[str, str]) -> str | None:
+    """The context as an event stores it."""
+    return json.dumps(carrier, separators=(",", ":")) if carrier else None
+
+
+def _context_of(text: str | None) -> Context | None:
+    """The context that is stored with an event."""
+    return None if text is None else _extracted(json.loads(text))
+
+
 def with_trace(options: bytes | None, carrier: Mapping[str, str]) -> bytes | None:
     """The stored options of a run with the context."""
     if not carrier:
@@ -327,7 +406,10 @@ def stored_context(options: bytes | None) -> Context | None:
     """The context that is stored with a run."""
     if options is None or _MARK not in options:
         return None
-    carrier = json.loads(options).get("trace")
+    return _extracted(json.loads(options).get("trace"))
+
+
+def _extracted(carrier: Any) -> Context | None:
     if not isinstance(carrier, dict):
         return None
     context = propagate.extract(carrier, context=Context())

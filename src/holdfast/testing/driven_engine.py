@@ -66,6 +66,7 @@ class DrivenEngine:
         cast("DrivenClient", self._open.client).drives = self._drives
         self._own_app._lifetime.opened = self._open
         self._app._lifetime.harnesses.append(self._open)
+        await self._open.reconcile()
         self._worker = self._new_worker()
         return self
 
@@ -91,7 +92,8 @@ class DrivenEngine:
         """Run what is due now, once; return the number of claimed tasks plus that of attempted outbound deliveries."""
         with self._drives.call():
             await self._keep_leases()
-            claimed = await self._store.unless_cut(self._the_worker().claim_due(1000)) or 0
+            claimed = await self._store.unless_cut(self._the_worker().take_up_schedules()) or 0
+            claimed += await self._store.unless_cut(self._the_worker().claim_due(1000)) or 0
             await self._settle()
             if not self._store.dropped:
                 claimed += await self._the_worker().deliver_due()
@@ -213,5 +215,6 @@ def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
         telemetry=app.telemetry,
     )  # fmt: skip
     copy.registry = app.registry
+    copy.payloads = app.payloads
     copy.program = app.program
     return copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.app import Holdfast
-from holdfast.store.protocol import ClaimRequest, OutboxClaim, OutboxClaimRequest
+from holdfast.store.protocol import ClaimRequest, DueRequest, OutboxClaim, OutboxClaimRequest
 from holdfast.testing.counting_store import CountingStore
 from holdfast.testing.virtual import VirtualTimers
 
@@ -11,9 +11,10 @@ from holdfast.testing.virtual import VirtualTimers
 async def next_due(app: Holdfast, store: CountingStore, timers: VirtualTimers) -> int | None:
     """Return the time at which a task, an outbound event or a timer of an owned run is due next."""
     config = app.worker_config
-    request = ClaimRequest("harness", 1000, 0, config.queues, app.registry.runnable())
+    request = ClaimRequest("harness", 1000, 0, config.queue_names, app.registry.runnable())
     queued = (await store.claim(request)).next_due
-    times = queued, await _next_outbound(app, store), timers.next_at()
+    scheduled = (await store.due_schedules(DueRequest(sorted(app.registry.runnable()), 0))).next_due
+    times = queued, scheduled, await _next_outbound(app, store), timers.next_at()
     return min((t for t in times if t is not None), default=None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.core.envelope import check_decoded
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status
 from holdfast.errors import ChildError
@@ -22,7 +23,8 @@ class End:
 
     @classmethod
     def of(cls, pid: str, content: Mapping[str, Any]) -> End:
-        """The end that the payload of an exit event describes."""
+        """The end that the payload of an exit event describes. Raises ``PayloadError`` if the output is encoded."""
+        check_decoded(content["output"])
         return cls(content["output"], _error(pid, content))
 
 
@@ -45,6 +47,10 @@ class ChildEnds:
         self._keys: dict[str, str] = {}
         """The key of the operation that started each child, by pid; empty if that key has its result already."""
         self._ends: dict[str, End] = {}
+        self._unrequested: dict[str, str] = {}
+        """The key of a recorded start that the code has not requested yet, by the pid of the child."""
+        self._early: dict[str, End] = {}
+        """Ends that were delivered before the code requested the start of the child, by the key of the start."""
 
     def __contains__(self, pid: str) -> bool:
         """True if the run is a child that has ended."""
@@ -54,17 +60,37 @@ class ChildEnds:
         """True if the run is a child whose end will be delivered under the key of an earlier start."""
         return pid in self._keys and pid not in self._ends
 
-    def started(self, pid: str, key: str, *, opens: bool) -> None:
-        """Note that a child was started under a key. ``opens``: the child's end will be delivered under this key."""
+    def start_recorded(self, pid: str, key: str) -> None:
+        """Note a recorded start that the code has not requested yet: the child's end may be delivered first."""
+        self._unrequested[pid] = key
+
+    def started(self, pid: str, key: str, *, opens: bool) -> End | None:
+        """Note that a child was started under a key. ``opens``: the child's end will be delivered under this key.
+
+        Returns the child's end if it was delivered already.
+        """
         if opens or pid in self._ends:
             self._keys[pid] = key if opens else ""  # empty: the child ended meanwhile, under its first key
         self._ends.pop(pid, None)
+        if self._unrequested.get(pid) == key:
+            del self._unrequested[pid]
+        end = self._early.pop(key, None)
+        if end is not None:
+            self._ends[pid] = end
+        return end
 
-    def record(self, pid: str, end: End) -> None:
-        """Record the end of a run, if the run is a child, and resume the code that waits for it."""
+    def record(self, pid: str, end: End) -> bool:
+        """Record the end of a run, if the run is a child, and resume the code that waits for it.
+
+        False if the code has not requested the start of the child yet: the end is kept until then.
+        """
+        if (key := self._unrequested.pop(pid, None)) is not None:
+            self._early[key] = end
+            return False
         if pid in self._keys:
             self._ends[pid] = end
             self._waiters.resolve(pid, end)
+        return True
 
     def is_child(self, pid: str) -> bool:
         return pid in self._keys
@@ -81,7 +107,8 @@ class ChildEnds:
 
     def key_of(self, stored: StoredEvent) -> str | None:
         """The key of the operation that started the child that sent this exit event; None if none waits for it."""
-        return None if stored.sender in self._ends else self._keys.get(stored.sender or "") or None
+        pid = stored.sender or ""
+        return self._unrequested.get(pid) or (None if pid in self._ends else self._keys.get(pid) or None)
 
     def start_key(self, pid: str) -> str | None:
         """The key of the operation that started a child; None if the run is no child, or the key has its result."""
@@ -93,3 +120,4 @@ class ChildEnds:
 
     def clear(self) -> None:
         self._ends.clear()  # tracebacks of their errors refer to the code's frames
+        self._early.clear()

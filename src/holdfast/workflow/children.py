@@ -88,8 +88,9 @@ class Children:
         check_flag("link", link)
         definition = self._requests.definition(workflow)
         key = self._operations.next_key(StepType.CHILD, definition.name)
-        if options.get("id") is None:
-            options["id"] = self._operations.recorded_id(key) or self._default_id(key)
+        recorded = self._operations.recorded_id(key)
+        if recorded is not None or options.get("id") is None:
+            options["id"] = recorded or self._default_id(key)
         if context is not None and not isinstance(context, Mapping):
             raise InvalidOptionError(f"context must be a mapping with text as keys, not {shown(context)}")
         values = {**self._values, **(context or {})}
@@ -100,8 +101,10 @@ class Children:
         opens = not self._ends.expects(pid)  # otherwise the end of the child is delivered under its first key
         result = await self._operations.perform(key, StepType.CHILD, pid, new, opens=opens)
         _check_started(result, pid)
-        self._ends.started(pid, key, opens=opens)
+        end = self._ends.started(pid, key, opens=opens)
         self._watches.set_quiet(pid, quiet=quiet)
+        if end is not None:
+            self._watches.ended_early(pid, end)
         if result is RequestResult.EXISTING:
             await self._watches.request(pid, Watch.MONITOR)
         if link:

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    overload,
+)
 
 from holdfast.core.durations import Duration
+from holdfast.core.names import check_step_name
 from holdfast.core.retry import Retry
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.startable import In, Out, Startable
@@ -19,9 +32,13 @@ from holdfast.workflow.context_messages import MessageContext
 from holdfast.workflow.context_runs import OtherRunsContext
 from holdfast.workflow.context_time import TimeContext
 from holdfast.workflow.continue_as_new import ContinueAsNew
+from holdfast.workflow.loop import running_loop
 from holdfast.workflow.run_info import RunInfo
 from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
+
+if TYPE_CHECKING:
+    from holdfast.workflow.code_streams import CodeStream
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +146,26 @@ class Context(TimeContext, MessageContext, OtherRunsContext):
         machine = self._machine
         return machine.steps.call_named(name, spec_of(fn).with_options(retry, timeout, raises), args, kwargs)
 
+    def call(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        raises: Raises = None,
+        **kwargs: Any,
+    ) -> Coroutine[None, None, Any]:
+        """Run a callable as a step that may be repeated: the key is ``name``, then ``name#2``, ``name#3``.
+
+        For libraries that run steps on behalf of the code, such as the tool calls of an agent.
+        """
+        spec = spec_of(fn).with_options(retry, timeout, raises)
+        return self._machine.steps.call(
+            check_step_name(name, self._machine.limits), spec, args, kwargs, registered=False
+        )
+
     # --- the run
 
     def continue_as_new(self, params: Any = None) -> ContinueAsNew:
@@ -147,6 +184,12 @@ class Context(TimeContext, MessageContext, OtherRunsContext):
     def set_memo(self, **values: Any) -> None:
         """Set memo values that are shown with this run."""
         self._machine.attributes.set_memo(values)
+
+    def stream(self, name: str) -> CodeStream:
+        """A durable stream of this run, to write to. Readers use ``run.stream(name)``."""
+        from holdfast.workflow.code_streams import CodeStream  # noqa: PLC0415  (loaded to run workflows, not to define them)
+
+        return CodeStream(self._machine.streams, self._machine.loop, name)
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -184,3 +227,27 @@ class Context(TimeContext, MessageContext, OtherRunsContext):
 
     def random_bytes(self, n: int) -> bytes:
         return self._machine.randomness.draw_bytes(n)
+
+
+_current_context: ContextVar[Context | None] = ContextVar("holdfast_context", default=None)
+
+
+def in_workflow_code() -> bool:
+    """True in the code of a workflow, False in its steps and everywhere else."""
+    return running_loop() is not None
+
+
+def current_context() -> Context:
+    """The context of the run whose workflow code is calling, for libraries that do not get ``ctx`` as an argument.
+
+    Raises ``RuntimeError`` in steps and outside workflows.
+    """
+    context = _current_context.get()
+    if context is None or not in_workflow_code():
+        raise RuntimeError("current_context() needs workflow code; in a step use step_info()")
+    return context
+
+
+def enter(context: Context) -> None:
+    """Make a context the current one of this task and the tasks that it creates."""
+    _current_context.set(context)

@@ -16,9 +16,20 @@ if TYPE_CHECKING:
 
 
 class ContextBase:
+    _log: Logger | None = None
+
     def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
         self._unguarded = machine
-        self.log = Logger(machine.log, machine.loop, machine.limits, now)
+        self._now = now
+
+    @property
+    def log(self) -> Logger:
+        """Durable log lines of the run. May be used in steps, too."""
+        log = self._log
+        if log is None:
+            machine = self._unguarded
+            log = self._log = Logger(machine.log, machine.loop, machine.limits, self._now)
+        return log
 
     @property
     def _machine(self) -> Machine:

@@ -13,8 +13,9 @@ from holdfast.core import codec
 from holdfast.core.model import Level, StepType
 from holdfast.errors import ParamsInvalidError
 from holdfast.kernel.driver import Outcome
-from holdfast.store.protocol import RESOLVE, Delivery, Fact, RequestResult, StoredEvent
+from holdfast.store.protocol import RESOLVE, Delivery, Fact, FactState, RequestResult, StoredEvent
 from holdfast.workflow.attempt_tracker import AttemptTracker
+from holdfast.workflow.code_streams import CodeStreams
 from holdfast.workflow.execution import Execution
 from holdfast.workflow.inbox import MORE_FOLLOW, Inbox
 from holdfast.workflow.keys import Keys
@@ -51,6 +52,7 @@ class FactDelivery:
         "_operations",
         "_position",
         "_steps",
+        "_streams",
         "_wait_queue",
         "_waits",
     )
@@ -69,8 +71,10 @@ class FactDelivery:
         wait_queue: WaitQueue,
         inbox: Inbox,
         log: RunLog,
+        streams: CodeStreams,
     ) -> None:
         self._log = log
+        self._streams = streams
         self._execution = execution
         self._position = position
         self._history = history
@@ -187,19 +191,24 @@ class FactDelivery:
             self._deliver(fact, live)
 
     def _deliver(self, fact: Fact, live: Any) -> None:
-        position = self._position
-        position.advance(fact)
-        if fact.event is not None:
+        if fact.event is None:
+            self._position.receive(fact)
+        else:
+            self._position.advance(fact)
             if fact.kind != StepType.WAIT:
                 self._inbox.redeliver(self._history.events[fact.event])
                 if fact.attempts != MORE_FOLLOW:
                     self._execution.run()
                 return
             self._inbox.remove(self._waits.event_of(fact))
-        position.count(fact.value)
+            self._position.count(fact.value)
+        if self._streams.closers and fact.ok:
+            self._streams.delivered(fact.key)
         pending = self._keys.settle(fact)
-        if pending is None:
-            return  # kept until the code asks for it
+        if pending is None:  # kept until the code asks for it
+            if fact.state == FactState.START and fact.ok and not self._operations.is_requested(fact.key):
+                self._inbox.processes.start_recorded(fact)
+            return
         self._resolve(pending, fact, live)
         del pending  # an error's traceback refers to this frame: the frame must not refer to the error
         self._execution.run()

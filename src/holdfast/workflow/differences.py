@@ -158,7 +158,8 @@ def _other_waits(parts: MachineParts, facts: Iterable[Fact]) -> Iterator[Differe
             yield Difference(
                 DifferenceKind.WAIT,
                 f"the run waits for an event of type {start.event_type!r} in {start.key!r}, and the code waits {code}; "
-                "such an event does not wake the run before the recorded wait ends",
+                "such an event does not wake the run before the recorded wait ends. After the deployment, pause and "
+                "resume the run: it then waits for what the code waits for",
             )
 
 

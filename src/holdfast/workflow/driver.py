@@ -18,11 +18,13 @@ from holdfast.core.typed import check_annotation, untyped
 from holdfast.errors import DefinitionError, ParamsInvalidError
 from holdfast.kernel.definition import Definition, encoded_params
 from holdfast.kernel.events import Decode, Events, read_payload
-from holdfast.workflow.context import Context
+from holdfast.kernel.flow import Limit
+from holdfast.workflow.context import Context, enter
 from holdfast.workflow.naming import StepNames
 
 if TYPE_CHECKING:
     from holdfast.core.redaction import Redaction
+    from holdfast.core.start_policies import Batch
     from holdfast.kernel.inspection import Subject
     from holdfast.kernel.requests import Requests
     from holdfast.store.protocol import RunRecord, Snapshot, StoredEvent
@@ -64,6 +66,7 @@ class ReplayDriver:
 
     async def main(self, machine: Machine) -> Any:
         context = Context(machine, self._now)
+        enter(context)
         if not self._takes_params:
             return await self._fn(context)
         try:
@@ -113,6 +116,9 @@ class WorkflowOptions:
     replay: Literal["lenient", "strict"] = "lenient"
     pinned: bool = False
     retention: Retention | None = None
+    limits: tuple[Limit, ...] = ()
+    hold: Literal["working", "until_end"] = "working"
+    batch: Batch | None = None
 
 
 def define(
@@ -157,6 +163,9 @@ def define(
         retry=options.retry,
         run_ms=options.run_ms,
         pinned=options.pinned,
+        limits=options.limits,
+        hold=options.hold,
+        batch=options.batch,
         retention=options.retention,
         events=options.events,
         inspect=driver.inspect,

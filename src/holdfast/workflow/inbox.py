@@ -6,7 +6,7 @@ The mailbox and the processes of a run are created on first use: most runs need 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import codec
@@ -18,6 +18,7 @@ from holdfast.workflow.pending import DecisionBuffer
 from holdfast.workflow.position import Position
 from holdfast.workflow.processes import Processes
 from holdfast.workflow.wait_queue import WaitQueue
+from holdfast.workflow.waits import Waits
 
 MORE_FOLLOW = 1
 """Value of ``attempts`` in the fact of an arrival: the next event is delivered before the code runs."""
@@ -33,10 +34,10 @@ class Inbox:
         "_keys",
         "_mailbox",
         "_make_processes",
-        "_poll",
         "_position",
         "_processes",
         "_wait_queue",
+        "_waits",
         "has_mailbox",
     )
 
@@ -46,14 +47,14 @@ class Inbox:
         keys: Keys,
         position: Position,
         buffer: DecisionBuffer,
-        poll: Callable[[], Awaitable[bool]],
+        waits: Waits,
         make_processes: Callable[[Consume], Processes],
     ) -> None:
         self._wait_queue = wait_queue
         self._keys = keys
         self._position = position
         self._buffer = buffer
-        self._poll = poll
+        self._waits = waits
         self._make_processes = make_processes
         self._mailbox: Mailbox | None = None
         self.has_mailbox = False
@@ -63,7 +64,7 @@ class Inbox:
     @property
     def mailbox(self) -> Mailbox:
         if self._mailbox is None:
-            self._mailbox = Mailbox(self.consume, self._poll)
+            self._mailbox = Mailbox(self.consume, self._waits.poll)
             self.has_mailbox = True
         return self._mailbox
 
@@ -166,7 +167,7 @@ class Inbox:
             self._mailbox.clear()
         if self._processes is not None:
             self._processes.clear()
-        del self._mailbox, self._processes
+        del self._mailbox, self._processes, self._make_processes
 
     def prepare_successor(self) -> None:
         """Queue the operations by which the successor of ``continue_as_new`` gets unreceived exit events."""

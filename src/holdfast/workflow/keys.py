@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from holdfast.core.limits import Limits
 from holdfast.core.model import StepType
 from holdfast.errors import DuplicateStepError, InvalidNameError, MaxStepsExceededError, StepTypeMismatchError
@@ -73,20 +75,19 @@ class Keys:
         if known is None:
             self._kinds[key] = kind
             if kind is _DO:
-                self._count_step()
+                self._steps += 1
+                if self._steps > self._max_steps:
+                    self._refuse_step()
         if key in self.pending:
             raise DuplicateStepError(f"{key!r} is running already; a name can be awaited once at a time")
         if self._leftovers.by_key:
             self._leftovers.discard(key)
         return self._results.get(key)
 
-    def _count_step(self) -> None:
-        self._steps += 1
-        if self._steps > self._max_steps:
-            raise MaxStepsExceededError(
-                f"this run requested more than {self._max_steps} steps; "
-                "split it into several runs, or raise Limits(steps=)"
-            )
+    def _refuse_step(self) -> NoReturn:
+        raise MaxStepsExceededError(
+            f"this run requested more than {self._max_steps} steps; split it into several runs, or raise Limits(steps=)"
+        )
 
     def abandon(self, pending: Pending) -> bool:
         """Close a wait that the code cancelled. False if the wait was over already."""

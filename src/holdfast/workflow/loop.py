@@ -20,8 +20,7 @@ import functools
 import math
 import sys
 from asyncio import events
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -33,6 +32,10 @@ from holdfast.workflow.tasks import RunningTasks, WorkflowFuture, WorkflowTask, 
 T = TypeVar("T")
 _Outer: TypeAlias = tuple[asyncio.AbstractEventLoop | None, Any]
 """The running loop and the hooks for async generators before the workflow loop was entered."""
+
+current_loop = events._get_running_loop
+"""The event loop that runs in this thread, of any class; None if no loop runs."""
+_set_running_loop = events._set_running_loop
 
 MAX_CALLBACKS = 2_000_000
 """Maximum number of callbacks in one ``run_until_idle``; more are taken for an endless loop."""
@@ -93,6 +96,9 @@ class WorkflowTimer(asyncio.TimerHandle):
     _context: contextvars.Context
 
 
+_Ready = _ReadyCallback | WorkflowTimer
+
+
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs ready callbacks until none is left, in the thread of an outer loop."""
 
@@ -105,7 +111,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         order_cancel_scopes(_in_workflow)
         self._latest_fired = 0.0
         """The latest due time of the timers that have fired."""
-        self._ready: deque[_ReadyCallback | WorkflowTimer] = deque()
+        self._ready: list[_Ready] = []
+        """A list, because a deque takes 700 bytes when it is empty, and a process has many runs."""
         self._number = 0
         self._timers = 0
         self._closed = False
@@ -132,20 +139,26 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def _run_ready(self, budget: int) -> int:
         """Run callbacks until none is left, the budget is spent, or one raised. Returns the remaining budget."""
-        ready = self._ready
-        handle = None
+        handle: _Ready | None = None
+        left: Iterator[_Ready] = iter(())
         try:
-            while ready and budget:
-                budget -= 1
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._context.run(handle._callback, *handle._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
+            while self._ready and budget:
+                left, self._ready = iter(self._ready), []
+                for handle in left:
+                    if not handle._cancelled:
+                        handle._context.run(handle._callback, *handle._args)
+                    budget -= 1
+                    if not budget:
+                        self._ready[:0] = left
+                        break
         except BaseException as error:
+            self._ready[:0] = left
+            if isinstance(error, (SystemExit, KeyboardInterrupt)):
+                raise
+            budget -= 1
             self.call_exception_handler({"message": f"error in callback {handle!r}", "exception": error})
         finally:
-            handle = None  # a traceback refers to this frame: the frame must not refer to the task and its error
+            del handle, left  # a traceback refers to this frame: the frame must not refer to the error's task
         return budget
 
     def run_inside(self, work: Callable[[], None]) -> None:
@@ -176,8 +189,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def _enter(self) -> _Outer:
         """Become the running loop, with hooks for async generators in place of the outer loop's."""
-        outer = events._get_running_loop(), sys.get_asyncgen_hooks()
-        events._set_running_loop(self)
+        outer = current_loop(), sys.get_asyncgen_hooks()
+        _set_running_loop(self)
         sys.set_asyncgen_hooks(None, self._finalizer or self._finalize_generator)
         return outer
 
@@ -299,7 +312,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
 def _leave(outer: _Outer) -> None:
     loop, hooks = outer
-    events._set_running_loop(loop)
+    _set_running_loop(loop)
     sys.set_asyncgen_hooks(*hooks)
 
 
@@ -326,17 +339,13 @@ for _name in sorted(vars(asyncio.AbstractEventLoop)):
 WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 
 
-current_loop = events._get_running_loop
-"""The event loop that runs in this thread, of any class; None if no loop runs."""
-
-
 def _in_workflow() -> bool:
     return running_loop() is not None
 
 
 def running_loop() -> WorkflowLoop | None:
     """The workflow loop this code runs on, or None outside workflow code."""
-    loop = events._get_running_loop()
+    loop = current_loop()
     return loop if isinstance(loop, WorkflowLoop) else None
 
 

@@ -16,15 +16,15 @@ from holdfast.workflow.wait_queue import WaitQueue
 class LoopHost:
     """The replayed time, durable timers, step calls and error reports for the loop of one run."""
 
-    __slots__ = ("_keys", "_log", "_position", "_wait_queue", "call")
+    __slots__ = ("_keys", "_log", "_position", "_wait_queue", "steps")
 
     def __init__(self, position: Position, keys: Keys, wait_queue: WaitQueue, steps: StepCalls, log: RunLog) -> None:
         self._position = position
         self._keys = keys
         self._wait_queue = wait_queue
         self._log = log
-        self.call = steps.call
-        """Calls a registered step, for ``Step``, which finds the run by its loop."""
+        self.steps = steps
+        """For ``Step``, which finds the run by its loop."""
 
     @property
     def now_ms(self) -> int:

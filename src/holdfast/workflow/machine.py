@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Coroutine, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,7 @@ from holdfast.store.protocol import (
 )
 from holdfast.workflow import naming
 from holdfast.workflow.attempt_tracker import AttemptTracker
+from holdfast.workflow.code_streams import CodeStreams
 from holdfast.workflow.delivery import FactDelivery
 from holdfast.workflow.ending import Ending
 from holdfast.workflow.execution import Execution
@@ -53,7 +54,7 @@ from holdfast.workflow.inbox import Inbox
 from holdfast.workflow.keys import Keys
 from holdfast.workflow.loop import NO_HOST, WorkflowLoop
 from holdfast.workflow.loop_host import LoopHost
-from holdfast.workflow.mailbox import Mailbox
+from holdfast.workflow.mailbox import Consume, Mailbox
 from holdfast.workflow.naming import Leftovers, StepNames
 from holdfast.workflow.operations import Operations
 from holdfast.workflow.pending import DecisionBuffer
@@ -139,6 +140,7 @@ class Machine:
         self._keys = keys = Keys(history, self._leftovers, execution, limits)
 
         self.log = log = RunLog(execution, position, history, buffer, limits)
+        self.streams = CodeStreams(run, position, snapshot, limits)
         self._attempts = AttemptTracker(keys, execution, position, history, queue, buffer, run.seed)
         self.steps = StepCalls(
             keys, self._attempts, execution, position, log, limits,
@@ -146,8 +148,8 @@ class Machine:
         )  # fmt: skip
         self.waits = waits = Waits(keys, execution, position, history, queue, buffer)
         self._operations = operations = Operations(keys, execution, position, history)
-        make_processes = partial(Processes, program, run, self.values, requests, operations, waits, execution)
-        self._inbox = Inbox(queue, keys, position, buffer, waits.poll, make_processes)
+        self._requests = requests
+        self._inbox = Inbox(queue, keys, position, buffer, waits, self._make_processes)
         self._delivery = FactDelivery(
             execution,
             position,
@@ -161,6 +163,7 @@ class Machine:
             queue,
             self._inbox,
             log,
+            self.streams,
         )
         loop.host = LoopHost(position, keys, queue, self.steps, log)
 
@@ -171,6 +174,11 @@ class Machine:
     @cached_property
     def randomness(self) -> Randomness:
         return Randomness(self.run, self.loop)
+
+    def _make_processes(self, consume: Consume) -> Processes:
+        return Processes(
+            self.program, self.run, self.values, self._requests, self._operations, self.waits, self.execution, consume
+        )
 
     @property
     def mailbox(self) -> Mailbox:
@@ -202,6 +210,8 @@ class Machine:
             self._attempts.count_losses(now_ms)
         if operation_results:
             delivery.deliver_operation_results(operation_results)
+        if outcomes:
+            self.streams.note_closes(outcomes)
         for outcome in outcomes:
             delivery.deliver_outcome(outcome)
         if not execution.halted:
@@ -273,24 +283,27 @@ class Machine:
     def _decide(self, now_ms: int, started_at: int | None) -> Decision:
         queue = self._wait_queue
         calls = self._due_calls(now_ms) if queue.ready else ()
-        end = None if self.execution.halted else self._end()
+        execution = self.execution
+        may_end = execution.ended or execution.divergence is not None or not self._keys.pending
+        end = self._end() if may_end and not execution.halted else None
         wake_at, retrying = queue.next_due() if queue.due or queue.ready else _NOTHING_DUE
         if end is not None:
             self._attempts.cancel_running()
         buffer, inbox = self._buffer, self._inbox
-        observed, following = buffer.take_observed(), self._following()
+        observed = buffer.take_observed()
+        follows = (
+            buffer.opened or buffer.logs or self.attributes.changed or self._operations.new or self.streams.changed
+        )
+        following = self._following() if follows else NOTHING_FOLLOWS
         cancelled = buffer.take_cancelled() if buffer.cancelled else ()
         topics = inbox.topics if queue.waits or inbox.has_mailbox else NO_TOPICS
         return Decision(observed, following, calls, cancelled, wake_at, retrying, topics, end, started_at)
 
     def _following(self) -> Following:
-        buffer = self._buffer
-        if not (buffer.opened or buffer.logs or self.attributes.changed or self._operations.new):
-            return NOTHING_FOLLOWS
         opened, logs, halted = self.waits.take_opened(), self._buffer.take_logs(), self.execution.halted
         attributes = None if halted else self.attributes.take_changes()
         operations = () if halted else self._operations.take()
-        return Following(opened, logs, attributes, operations)
+        return Following(opened, logs, attributes, operations, streams=() if halted else self.streams.take())
 
     def _due_calls(self, now_ms: int) -> Sequence[Call]:
         execution = self.execution

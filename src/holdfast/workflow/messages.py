@@ -21,6 +21,9 @@ from holdfast.workflow.waiters import Waiters
 
 _FOREVER = "365 days"
 
+_Reply = tuple[bool, Any]
+"""True if the ask was accepted, and the payload of the reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -65,6 +68,10 @@ class Messages:
         self._consume = consume
         self._open_asks: dict[str, dict[str, None]] = {}
         """Keys of the asks without a reply, by the pid of the run that was asked."""
+        self._unrequested: dict[str, str] = {}
+        """The run that was asked, by the key of a recorded ask that the code has not requested yet."""
+        self._early_replies: dict[str, _Reply | None] = {}
+        """Replies to such asks, by key; None: the run has ended without a reply."""
         self._replied_events: set[int] = set()
 
     # --- received by this run
@@ -108,10 +115,11 @@ class Messages:
         seconds = durations.to_ms(_FOREVER if timeout is None else timeout, "timeout") / 1000
         self._watch_for_end(pid)
         check_reached(await self._operations.perform(key, StepType.ASK, name, event, opens=True), pid)
+        self._unrequested.pop(key, None)
         self._open_asks.setdefault(pid, {})[key] = None
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._waiters.wait(key)
+                reply = await self._reply(key)
         except TimeoutError:
             raise TimeoutError(f"{pid} did not reply to {topic!r} in time") from None
         finally:
@@ -128,6 +136,13 @@ class Messages:
         recorded = self._operations.is_recorded(key)
         return self._requests.event_to(pid, topic, payload, sender=self._pid, recorded=recorded)
 
+    async def _reply(self, key: str) -> _Reply | None:
+        """Wait for the reply to an ask."""
+        if key in self._early_replies:
+            return self._early_replies.pop(key)
+        reply: _Reply | None = await self._waiters.wait(key)
+        return reply
+
     def _watch_for_end(self, pid: str) -> None:
         """Watch a run that is asked, once: after its end no reply can come."""
         if pid not in self._open_asks:
@@ -142,7 +157,7 @@ class Messages:
         self._consume(stored, stored.type)
         if key is not None:
             content = plain_payload(stored)
-            self._waiters.resolve(key, (content["ok"], content["value"]))
+            self._resolve(key, (content["ok"], content["value"]))
 
     def ask_key(self, stored: StoredEvent) -> str | None:
         """The key of the ask that a reply belongs to; None if an earlier run of this instance asked."""
@@ -151,8 +166,20 @@ class Messages:
 
     def end_asks(self, pid: str) -> None:
         """End the asks to a run that has ended: it will not reply."""
-        for key in list(self._open_asks.pop(pid, ())):
-            self._waiters.resolve(key, None)
+        unrequested = [key for key, asked in self._unrequested.items() if asked == pid]
+        for key in [*self._open_asks.pop(pid, ()), *unrequested]:
+            self._resolve(key, None)
+
+    def ask_recorded(self, name: str, key: str) -> None:
+        """Note a recorded ask that the code has not requested yet: its reply may be delivered first."""
+        self._unrequested[key] = name.rpartition(" of ")[2]
+
+    def _resolve(self, key: str, reply: _Reply | None) -> None:
+        """Resume the code that waits for the reply to an ask, or keep the reply until the code asks."""
+        if self._unrequested.pop(key, None) is None:
+            self._waiters.resolve(key, reply)
+        else:
+            self._early_replies[key] = reply
 
 
 def _described(stored: StoredEvent) -> str:

@@ -58,7 +58,8 @@ class Operations:
     def recorded_id(self, key: str) -> str | None:
         """The instance id of the child that the operation with this key has started, if it is recorded.
 
-        A run that goes on from the history of another run has children whose ids were made for that run.
+        A run that goes on from the history of another run has children whose ids were made for that run, also if the
+        code makes them from ``ctx.info``.
         """
         start = self._history.starts.get((key, 0))
         return None if start is None or start.name is None else start.name.partition("/")[2]
@@ -97,13 +98,18 @@ class Operations:
     # --- commits
 
     def take(self) -> Sequence[RecordedOperation]:
-        """Take the operations for the next commit, without those that the code cancelled."""
+        """Take the operations for the next commit, without those that the code cancelled.
+
+        A recorded operation is not written again: if the code of a forked run ends as that of its origin, the results
+        of the last operations are not delivered.
+        """
         if not self.new:
             return ()
         operations, self.new = self.new, []
         if self._execution.failed or self._execution.divergence is not None:
             return ()
-        return [pending.to_recorded(self._position.now_ms) for pending in operations if not pending.closed]
+        new = [pending for pending in operations if not pending.closed and not self.is_recorded(pending.key)]
+        return [pending.to_recorded(self._position.now_ms) for pending in new]
 
     def number(self, operations: Sequence[RecordedOperation]) -> None:
         """Set the sequence numbers of operations that are about to be written: after the last delivered fact."""

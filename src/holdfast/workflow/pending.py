@@ -15,7 +15,17 @@ from holdfast.errors import EventInvalidError
 from holdfast.kernel.attempt import NO_VALUES, StepTx, Transaction
 from holdfast.kernel.driver import Outcome
 from holdfast.kernel.events import Decode, read_payload
-from holdfast.store.protocol import Delivery, Fact, FactState, Log, Observed, Operation, RecordedOperation, StoredEvent
+from holdfast.store.protocol import (
+    Delivery,
+    Fact,
+    FactState,
+    LimitKey,
+    Log,
+    Observed,
+    Operation,
+    RecordedOperation,
+    StoredEvent,
+)
 from holdfast.workflow.loop import WorkflowTimer
 from holdfast.workflow.steps import StepSpec
 
@@ -102,6 +112,10 @@ class PendingStep(Pending):
     @property
     def timeout_ms(self) -> int | None:
         return self.spec.timeout_ms
+
+    @property
+    def limited_by(self) -> Sequence[LimitKey]:
+        return self.spec.limited_by(self.args, self.kwargs) if self.spec.limits else ()
 
     @property
     def wants_tx(self) -> type[StepTx] | type[Transaction] | None:

@@ -37,3 +37,14 @@ class Position:
         self.history_length += 1
         if value is not None:
             self.history_size += len(value)
+
+    def receive(self, fact: Fact) -> None:
+        """Advance to a result that the code receives, and count it."""
+        seq, at, value = fact.seq, fact.at, fact.value
+        if seq:
+            self.seq = seq
+        if at > self.now_ms:  # noqa: PLR1730  (called for every result: max() takes longer)
+            self.now_ms = at
+        self.history_length += 1
+        if value is not None:
+            self.history_size += len(value)

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from holdfast.core.model import StepType
 from holdfast.kernel.requests import Requests
-from holdfast.store.protocol import RunRecord, StoredEvent, Watch
+from holdfast.store.protocol import Fact, RunRecord, StoredEvent, Watch
 from holdfast.workflow.child_ends import ChildEnds, End
 from holdfast.workflow.children import Children
 from holdfast.workflow.control import Control
@@ -70,11 +71,23 @@ class Processes:
         """Pids of children and keys of asks that code waits for, and ``ctx.events``, each with the waiting futures."""
         return self._waiters.awaited() + self.events.receiving()
 
+    def start_recorded(self, fact: Fact) -> None:
+        """Note a recorded child or ask that the code has not requested yet: the end or reply may be delivered first.
+
+        The code of a fork with other results takes another path than that of its origin, and a new release may have
+        steps before the request.
+        """
+        if fact.kind == StepType.CHILD:
+            self.ends.start_recorded(fact.name or "", fact.key)
+        elif fact.kind == StepType.ASK:
+            self.messages.ask_recorded(fact.name or "", fact.key)
+
     def exited(self, stored: StoredEvent) -> None:
         """Handle the end of a watched run."""
         pid, content = stored.sender or "", plain_payload(stored)
         end, watch = End.of(pid, content), Watch(content["watch"])
-        self.ends.record(pid, end)
+        if not self.ends.record(pid, end):
+            watch &= ~Watch.MONITOR  # reported when the code starts the child
         if watch & Watch.ASK:
             self.messages.end_asks(pid)
         if not self.watches.ended(pid, end, watch, stored):

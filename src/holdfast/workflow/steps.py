@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
@@ -17,7 +17,11 @@ from holdfast.core.retry import Retry, check_retry
 from holdfast.core.typed import check_annotation
 from holdfast.errors import InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.flow import Limit
 from holdfast.workflow.loop import running_loop
+
+if TYPE_CHECKING:
+    from holdfast.store.protocol import LimitKey
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -44,6 +48,12 @@ class StepSpec:
     raises: tuple[type[BaseException], ...] = ()
     returns: Any = Any
     signature: Arguments = _ANY_ARGUMENTS
+    limits: tuple[Limit, ...] = ()
+
+    def limited_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[LimitKey]:
+        """The limits of a call with their keys."""
+        named = self.named_arguments(args, kwargs)
+        return [limit.of_arguments(args, kwargs, named) for limit in self.limits]
 
     def check_types(self) -> None:
         """Raise ``DefinitionError`` if the annotation of the result cannot be resolved."""
@@ -80,9 +90,7 @@ class StepSpec:
 
     def record(self, key: str, limit: int, value: Any) -> tuple[bytes, Any]:
         """The bytes to store for a result, and the value as every replay decodes it."""
-        what = f"result of step {key!r}"
-        data = codec.encode(value, what=what, limit=limit)
-        return data, codec.as_replayed(what, value, data, self.decode)
+        return codec.record(value, self.decode, limit, "step", key)
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tx: StepTx | Transaction
@@ -156,8 +164,23 @@ def spec_of(function: Any) -> StepSpec:
     if spec is None:
         if len(_specs) >= _MAX_SPECS:
             _specs.clear()
-        spec = _specs[key] = _checked_spec(function)
+        spec = _specs[key] = _without_captured(_checked_spec(function))
     return spec if spec.function is function else replace(spec, function=function)
+
+
+def _without_captured(spec: StepSpec) -> StepSpec:
+    """The spec without its function if that is a method or a closure.
+
+    The cache would keep the object or the variables in memory. Each access to a method and each execution of a nested
+    ``def`` make another function anyway.
+    """
+    function = spec.function
+    captures = getattr(function, "__self__", None) is not None or getattr(function, "__closure__", None)
+    return replace(spec, function=_not_cached) if captures else spec
+
+
+def _not_cached() -> None:
+    """The function of a cached spec whose own function is not kept."""
 
 
 def _checked_spec(function: Any) -> StepSpec:
@@ -198,7 +221,7 @@ class Step(Generic[P, R]):
         loop = running_loop()
         if loop is None:
             return self._run_directly(*args, **kwargs)
-        return loop.host.call(self.name, self.spec, args, kwargs)  # type: ignore[attr-defined, no-any-return]
+        return loop.host.steps.call(self.name, self.spec, args, kwargs)  # type: ignore[attr-defined, no-any-return]
 
     async def _run_directly(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.spec.is_async:

@@ -79,11 +79,13 @@ class RunningTasks:
         return all(task.done() for task in self._tasks.values())
 
     def close_coroutines(self) -> None:
-        """End the tasks that are not done."""
-        for _, task in sorted(self._tasks.items()):
-            if not task.done():
+        """End the tasks that are not done, and the tasks that their cleanup code creates, which never start."""
+        last = -1
+        while open_tasks := [task for task in self if task.number > last]:
+            for task in open_tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 close_quietly(task.get_coro())
+            last = open_tasks[-1].number
 
     def clear(self) -> None:
         """Break the reference cycles between tasks and futures, so that they are freed at once."""

@@ -75,6 +75,11 @@ class Watches:
             consumed_later = self._emit_exit(pid, end, None if consumed_later else stored) or consumed_later
         return consumed_later
 
+    def ended_early(self, pid: str, end: End) -> None:
+        """Report the end of a child that was delivered before the code requested the start of the child."""
+        if pid not in self._quiet:
+            self._emit_exit(pid, end, None)
+
     def _handle_link_failure(self, pid: str, error: ChildError, stored: StoredEvent) -> bool:
         if self.trap_links:
             return self._events.emit(LinkDown(pid, error), stored)

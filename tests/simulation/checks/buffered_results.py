@@ -77,13 +77,16 @@ class ResultWatch:
         elif after.keys() - before.keys():
             yield f"run {run} is {status}, and late results were added: {sorted(after.keys() - before.keys())}"
 
-    def lost(self, living: Collection[str]) -> Iterator[str]:
+    def lost(self, living: Collection[str], removed: Collection[int] = ()) -> Iterator[str]:
         """Check that a terminated run has all results that its code received, if its worker is alive.
 
-        ``living`` holds the ids of the workers that are alive. A stored stamp may also be one that the code received
-        under an earlier claim, because the worker of that claim may add its results first.
+        ``living`` holds the ids of the workers that are alive, ``removed`` the runs that were deleted. A stored stamp
+        may also be one that the code received under an earlier claim, because the worker of that claim may add its
+        results first.
         """
         for run, task in self._terminated.items():
+            if run in removed:
+                continue
             results = self._results(run)
             for key in self._seen.get(task, ()) if task.owner in living else ():
                 result, seen = results.get(key), self._stamps[run, key]

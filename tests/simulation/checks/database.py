@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from holdfast.store.protocol import TaskRef
 from holdfast.testing.simulation.database import SimulatedDatabase
@@ -10,6 +12,9 @@ from holdfast.testing.simulation.loop import SimulatedLoop
 from holdfast.testing.simulation.trace import Trace
 from simulation.checks.buffered_results import ResultWatch
 from simulation.checks.lease_watch import LeaseWatch
+from simulation.checks.repairs import RepairWatch, create_removal_triggers
+from simulation.checks.schedules import ScheduleWatch
+from simulation.payloads import opened_value
 from simulation.programs.external_system import CREATE_EFFECT_TABLE, Effect
 
 
@@ -18,13 +23,25 @@ class WatchedDatabase(SimulatedDatabase):
         super().__init__(loop, trace)
         self.results = ResultWatch(self.rows)
         self._leases = LeaseWatch()
-        self.watches += [self.results, self._leases]
+        self.repairs = RepairWatch(self.rows)
+        self.ticks = ScheduleWatch(self.rows, self._now_ms)
+        self.watches += [self.results, self._leases, self.repairs, self.ticks]
         self.version_of: Callable[[str], str | None] = lambda owner: None
         """The version of a worker."""
+
+    def rows(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        """Query the current rows, with their values as the engine sees them."""
+        found = super().rows(sql, *args)
+        return [tuple(opened_value(self.connection, value) for value in row) for row in found]
 
     async def open(self) -> None:
         await super().open()
         self.connection.execute(CREATE_EFFECT_TABLE)
+        opened = partial(opened_value, self.connection)
+        self.connection.create_scalar_function("opened", opened, 1, deterministic=False)
+        create_removal_triggers(
+            self.connection, self.repairs, violate=self.violate, pruning=lambda: self.deleting == "prune"
+        )
         self._report_granted_leases()
         self._report_terminations()
         self._report_claims_of_other_versions()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.failure import Failure
-from holdfast.testing.simulation.database import SimulatedDatabase
+from simulation.checks.database import WatchedDatabase
+from simulation.features.repairs import edited, fork_id
 from simulation.features.table import REQUESTS
 from simulation.programs import names
 from simulation.programs.chain_and_graph import fits_chain, fits_graph
@@ -16,11 +18,12 @@ from simulation.programs.failing_items import fits_failing_items, fits_failing_i
 from simulation.programs.graph_of_runs import FAILING_NODE, graph_of_runs_fails
 from simulation.programs.names import CHAIN, PROGRAMS
 from simulation.programs.possible_results import fits, fits_graph_of_runs
-from simulation.programs.program import messages
+from simulation.programs.program import BROKEN, PARCEL, messages, parcel
 from simulation.programs.step_leases import fits_chain_with_leases
 from simulation.system.workload import Instance
 from simulation.system.world import World
 
+_REPAIRS = {"retry", "resolve"}
 _GRAPHS = (names.GRAPH, names.GRAPH_OF_RUNS, names.GRAPH_WITH_FAILING_ITEMS)
 
 
@@ -29,6 +32,9 @@ def instance_failures(world: World, instance: Instance) -> Iterator[str]:
     rows = database.rows(
         "SELECT status, output, error, note FROM holdfast_run WHERE instance_id = ? AND current = 1", instance.id
     )
+    yield from (f"a check of the open runs found: {line}" for line in instance.unfit)
+    if database.repairs.is_removed(instance.id):
+        return
     if not rows:
         if instance.started:
             yield f"the start of {instance.id} was acknowledged, and the store has no such instance"
@@ -49,17 +55,22 @@ def instance_failures(world: World, instance: Instance) -> Iterator[str]:
         yield f"the termination of {instance.id} was acknowledged, and its status is {status}"
     yield from _cancellation(instance, status)
     yield from _lost_events(database, instance)
-    if status == "complete" and instance.workflow == CHAIN:
+    if status == "complete" and instance.workflow == CHAIN and not _has_removed_runs(database, instance):
         [(outbound,)] = database.rows(
             "SELECT count(*) FROM holdfast_outbox AS o JOIN holdfast_run AS r ON r.id = o.run "
-            "WHERE r.instance_id = ? AND r.current = 1",
+            "WHERE r.instance_id = ? AND coalesce(r.line, r.id) = "
+            "(SELECT coalesce(line, id) FROM holdfast_run WHERE instance_id = ? AND current = 1)",
+            instance.id,
             instance.id,
         )
-        if outbound != len(instance.params):
+        resolved_steps = sum(token.startswith("resolve.") for token in instance.sent)
+        if not len(instance.params) - resolved_steps <= outbound <= len(instance.params):
             yield f"the {len(instance.params)} steps of {instance.id} wrote {outbound} outbound events"
 
 
 def _may_fail(instance: Instance, error: bytes) -> bool:
+    if instance.breaks and (BROKEN.encode() in error or instance.workflow == names.GRAPH_OF_RUNS):
+        return True
     match instance.workflow:
         case names.GRAPH_OF_RUNS:
             return graph_of_runs_fails(instance.params) and FAILING_NODE.encode() in error
@@ -81,8 +92,9 @@ def _result(instance: Instance, result: Any) -> Iterator[str]:
     if not _fits(instance, result):
         yield f"{instance.id} has an impossible result: {instance.params} gave {result}"
     elif instance.workflow in PROGRAMS:
-        yield from _messages(instance, messages(instance.params, result))
-        yield from _messages(instance, messages(instance.params, result, "parcels"))
+        yield from _messages(instance, messages(instance.params, result), lambda n: f"topic.{n}")
+        parcels = messages(instance.params, result, "parcels")
+        yield from _messages(instance, parcels, lambda n: f"{PARCEL}.{parcel(n)}")
     for received in instance.results:
         if received != result and not instance.begins_again:
             yield f"a client received {received} as the result of {instance.id}, which returned {result}"
@@ -97,7 +109,7 @@ def _fits(instance: Instance, result: Any) -> bool:
         case names.CHAIN_WITH_LEASES:
             return fits_chain_with_leases(instance.params, result)
         case names.GRAPH:
-            return fits_graph(instance.params, result)
+            return fits_graph(instance.params, result, instance.sent)
         case names.GRAPH_OF_RUNS:
             return fits_graph_of_runs(instance.params, result)
         case _:
@@ -105,19 +117,51 @@ def _fits(instance: Instance, result: Any) -> bool:
             return len(result) == len(rounds) and all(map(fits, rounds, result, repeat(instance.sent)))
 
 
-def _messages(instance: Instance, received: list[list[int]]) -> Iterator[str]:
+def fork_failures(world: World) -> Iterator[str]:
+    """Check the result of each fork that completed against the program, with the edited results."""
+    for instance in world.workload.instances.values():
+        fork = fork_id(instance.id)
+        if not instance.forks or world.database.repairs.is_removed(fork):
+            continue
+        for run, params, output in world.database.rows(
+            "SELECT id, params, output FROM holdfast_run WHERE instance_id = ? AND current = 1 AND status = 'complete'",
+            fork,
+        ):
+            if instance.forks[0][0] in world.database.repairs.copied.get(run, ()):
+                yield f"the fork of {instance.id} has the result of step {instance.forks[0][0]}, where it was cut"
+            given = codec.plain(params)
+            given = [edited(one, instance.forks[0][1]) for one in given[0]] if instance.workflow in PROGRAMS else given
+            result = codec.plain(output)
+            forked = replace(instance, params=given, results=[])
+            result = result[-len(given) :] if instance.workflow in PROGRAMS else result
+            if not _fits(forked, result):
+                yield f"the fork of {instance.id} before {instance.forks[0]} has an impossible result: {given} {result}"
+
+
+def _messages(instance: Instance, received: list[list[int]], event: Callable[[int], str]) -> Iterator[str]:
+    """Check that each message arrived once and in order. ``event`` returns the id of a message.
+
+    A message that was sent while the run was errored was refused; all others also reach the run that a retry creates.
+    """
     if instance.begins_again:
         return  # messages that were undelivered then stay with the old run
     numbers = [number for numbers_of_round in received for number in numbers_of_round]
-    if numbers != [*range(1, len(numbers) + 1)]:
+    sent = range(1, max(numbers, default=0) + 1)
+    refused = {n for n in sent if instance.control_requests & _REPAIRS and event(n) not in instance.acknowledged}
+    if numbers != [n for n in sent if n not in refused or n in numbers]:
         yield f"{instance.id} did not receive each message once and in order: {received}"
 
 
-def _lost_events(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
-    sql = (
-        "SELECT e.dedup FROM holdfast_event AS e JOIN holdfast_run AS r ON r.id = e.run "
-        "WHERE r.instance_id = ? AND e.dedup IS NOT NULL"
-    )
-    stored = {dedup for (dedup,) in database.rows(sql, instance.id)}
+def _has_removed_runs(database: WatchedDatabase, instance: Instance) -> bool:
+    repairs = database.repairs
+    return any(repairs.runs[run].instance == instance.id for run in repairs.removed)
+
+
+def _lost_events(database: WatchedDatabase, instance: Instance) -> Iterator[str]:
+    own = {run for run, created in database.repairs.runs.items() if created.instance == instance.id}
+    if instance.begins_again and _has_removed_runs(database, instance):
+        return  # the events of a run before a restart are removed with it
+    rows = database.rows("SELECT run, dedup FROM holdfast_event WHERE dedup IS NOT NULL")
+    stored = {dedup for run, dedup in rows if run in own}
     for lost in sorted(instance.acknowledged - stored):
         yield f"{lost} was sent to {instance.id} and acknowledged, and is not stored"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from holdfast.core.facts import RESOLVE
 from holdfast.core.failure import Failure
 from holdfast.kernel.step_info import StepInfo
 from holdfast.store.protocol import FactState
@@ -45,6 +47,12 @@ class CallInfo:
         step = StepId(info.workflow, info.instance_id, info.run_number, info.step_key)
         return cls(step, info.attempt, info.max_attempts, info.idempotency_key, info.previous_heartbeat, process)
 
+    def with_number(self, key_numbers: Mapping[tuple[str, int], int]) -> CallInfo:
+        """The call with the run number that its idempotency key has: a retry uses the keys of the failed run."""
+        step = self.step
+        number = key_numbers.get((step.instance, step.number), step.number)
+        return replace(self, step=step._replace(number=number))
+
 
 def step_info_failures(
     calls: Sequence[CallInfo],
@@ -53,14 +61,16 @@ def step_info_failures(
     *,
     progress_kept: bool,
     uncounted: Collection[str] = (),
+    key_numbers: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Check the calls of all steps.
 
     ``rolled_back``: keys of steps whose attempts are not counted if their live transaction is rolled back.
     ``uncounted``: workflows whose attempts are not counted if their worker dies.
+    ``key_numbers``: the run number in the idempotency keys of retried runs, by instance and run number.
     ``progress_kept``: no call that stores heartbeats failed, so every attempt that raised has left its progress.
     """
-    yield from _idempotency_keys(calls)
+    yield from _idempotency_keys([call.with_number(key_numbers) for call in calls])
     calls = [call for call in calls if call.step.workflow not in uncounted]
     yield from _numbers([call for call in calls if call.step.key not in rolled_back])
     yield from _recorded_numbers(calls, database)
@@ -97,8 +107,10 @@ def _recorded_numbers(calls: Sequence[CallInfo], database: SimulatedDatabase) ->
         last[call.step] = max(last.get(call.step, 0), call.attempt)
     for *place, attempts in database.rows(
         "SELECT r.workflow, r.instance_id, r.number, f.key, f.attempts + (r.kind = 'chain') FROM holdfast_fact AS f "
-        "JOIN holdfast_run AS r ON r.id = f.run WHERE f.state = ? AND f.ok ORDER BY 1, 2, 3, 4",
+        "JOIN holdfast_run AS r ON r.id = f.run WHERE f.state = ? AND f.ok AND f.event_type IS NOT ? "
+        "ORDER BY 1, 2, 3, 4",
         int(FactState.RESULT),
+        RESOLVE,
     ):
         step = StepId(*place)
         if last.get(step, attempts) != attempts:

@@ -79,7 +79,7 @@ class ExploredWorld(World):
         for name in _NODES:
             self.nodes[name] = ExploredNode(name, shared, self._died, self.table, scenario)
         self.workload = _workload(scenario)
-        self._clients = Clients(self.workload, self._faults, self._note)
+        self._clients = Clients(self.workload, self._faults, self._note, self.database.repairs.is_removed)
 
     @property
     def unfinished(self) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulation.programs.program import Program
 
@@ -37,8 +37,16 @@ class PartMaker:
 class ControlRequest:
     """A request of a client on one instance, at any moment."""
 
-    send: Callable[[Client, str, str], Awaitable[object]]
-    """Sends the request: client, workflow, id of the instance."""
+    send: Callable[[Client, str, str, Any], Awaitable[object]]
+    """Sends the request: client, workflow, id of the instance, details."""
+    details: Callable[[Random, str, Any], Any] | None = None
+    """Draws the details for a workflow and its parameters; None if the request is not possible for the instance."""
+    tries: int = 0
+    """Number of times that a client repeats the request while the run is in no state for it."""
+    removes: bool = False
+    """The request may delete the instance."""
+    if_it_breaks: float = 0.0
+    """Probability of the request, in every seed, for an instance whose run fails until it is repaired."""
     then: str | None = None
     """The feature whose request follows 0.3 seconds later."""
     end: str | None = None

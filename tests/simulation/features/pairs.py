@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 
-from holdfast.testing.simulation.watch import Rows
+from simulation.features.repairs import FORK
 from simulation.features.table import FEATURES, impossible_pairs
 
 Pair = tuple[str, str]
 """Two features in alphabetical order."""
+Created = tuple[str, int, int | None]
+"""A run: its instance, its number, the id of its parent."""
 PairCounts = Counter[Pair]
 """The number of seeds in which each pair met."""
 
@@ -19,27 +21,23 @@ MIN_SEEDS_PER_PAIR = 50
 """Minimum number of seeds, in 10,000, in which each pair that can meet does."""
 
 
-def met_pairs(reached: Mapping[str, Collection[str]], rows: Rows) -> set[Pair]:
-    """Return the pairs that met. ``reached``: the features of each instance. ``rows`` queries the database."""
+def met_pairs(reached: Mapping[str, Collection[str]], runs: Mapping[int, Created]) -> set[Pair]:
+    """Return the pairs that met. ``reached``: the features of each instance. ``runs``: all runs that were created."""
     families: dict[str, set[str]] = {}
-    root = _roots(rows)
+    root = _roots(runs)
     for instance, features in reached.items():
         families.setdefault(root.get(instance, instance), set()).update(features)
     return {pair for features in families.values() for pair in combinations(sorted(features), 2)}
 
 
-def _roots(rows: Rows) -> Mapping[str, str]:
-    """For each instance: the instance that a client started, of which it is a descendant."""
-    runs = {
-        run: (instance, parent)
-        for run, instance, parent in rows("SELECT id, instance_id, parent_run FROM holdfast_run")
-    }
+def _roots(runs: Mapping[int, Created]) -> Mapping[str, str]:
+    """For each instance: the instance that a client started, of which it is a descendant or a fork."""
     roots = {}
-    for instance, parent in runs.values():
+    for instance, _, parent in runs.values():
         ancestor = instance
-        while parent in runs:
-            ancestor, parent = runs[parent]
-        roots[instance] = ancestor
+        while parent is not None and parent in runs:
+            ancestor, _, parent = runs[parent]
+        roots[instance] = ancestor.removesuffix(f"-{FORK}")
     return roots
 
 

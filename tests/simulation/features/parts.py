@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulation.features.feature import PartMaker
-from simulation.programs.chain_and_graph import chain_params
+from simulation.programs.chain_and_graph import BREAKABLE, broken_chain_params, chain_params
 from simulation.programs.failing_items import draw_items
 from simulation.programs.program import Program
 from simulation.programs.step_leases import chain_with_leases_params
@@ -21,12 +21,34 @@ def plain_step(make: PartMaker) -> Program:
     return ["plain", make.key("p"), make.draw.randrange(100), make.draw.choice([0, 0, 1])]
 
 
+def streams(make: PartMaker) -> Program:
+    return [
+        "stream",
+        make.key("w"),
+        make.draw.randrange(1, 6),
+        make.draw.choice([0, 0, 1]),
+        make.draw.choice([0, 5, 60]),
+    ]
+
+
 def retries(make: PartMaker) -> Program:
     return ["retries", make.key("r"), make.draw.randrange(100), make.draw.choice([1, 2]), make.draw.choice([0, 5, 60])]
 
 
 def exhausted_retries(make: PartMaker) -> Program:
     return ["gives_up", make.key("g")]
+
+
+def failing_step(make: PartMaker) -> Program:
+    """A step, a step of a chain or a node of a graph that fails until the run has been retried."""
+    key, number, times = make.key("b"), make.draw.randrange(100), make.draw.choice([1, 1, 2])
+    choices: list[Program] = [
+        ["broken", key, number, times],
+        ["broken", key, number, times],
+        ["broken_chain", key, broken_chain_params(make.draw, times)],
+        ["broken_graph", key, number % 10, [make.draw.choice(BREAKABLE), times]],
+    ]
+    return make.draw.choice(choices)
 
 
 def timeouts(make: PartMaker) -> Program:

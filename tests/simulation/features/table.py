@@ -6,9 +6,24 @@ The draws of a feature depend on its name only, so an entry does not change prog
 
 from __future__ import annotations
 
-from simulation.features import parts
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InstanceExistsError, StateError
+from simulation.features import parts, repairs
 from simulation.features.feature import ControlRequest, Feature
 from simulation.programs.names import NEW, OLD
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+_REFUSED = (StateError,)
+
+
+def _control(name: str, *args: Any) -> Callable[[Client, str, str, Any], Awaitable[object]]:
+    """A request of ``client.control``."""
+    return lambda client, workflow, instance, _details: getattr(client.control, name)(workflow, instance, *args)
+
 
 FEATURES: tuple[Feature, ...] = (
     # --- steps
@@ -16,10 +31,13 @@ FEATURES: tuple[Feature, ...] = (
     Feature("plain_step", part=parts.plain_step, kinds=("plain",)),
     Feature("retries", part=parts.retries, kinds=("retries",)),
     Feature("exhausted_retries", part=parts.exhausted_retries, kinds=("gives_up",)),
+    Feature("failing_step", part=parts.failing_step, kinds=("broken", "broken_chain", "broken_graph"), weight=1.3),
     Feature("timeouts", part=parts.timeouts, kinds=("too_slow",)),
     Feature("fatal_step", part=parts.fatal_step, kinds=("poison",)),
     Feature("heartbeats"),
     Feature("renamed_step"),
+    Feature("streams", part=parts.streams, kinds=("stream",), copies=2),
+    Feature("codec_and_blobs"),
     Feature("step_tx", part=parts.step_tx, kinds=("tx",)),
     Feature("live_transaction", part=parts.live_transaction, kinds=("live",), weight=1.3, copies=2),
     Feature("saga", part=parts.saga, copies=2),
@@ -55,20 +73,32 @@ FEATURES: tuple[Feature, ...] = (
     Feature("persist_step"),
     Feature("persist_task"),
     Feature("changed_code"),
+    Feature("schedule"),
+    Feature("database_move"),
     # --- requests of clients
-    Feature("pause", request=ControlRequest(lambda client, *run: client.control.pause(*run), then="resume", weight=1)),
-    Feature("resume", request=ControlRequest(lambda client, *run: client.control.resume(*run), weight=0)),
-    Feature("cancel", request=ControlRequest(lambda client, *run: client.control.cancel(*run), end="cancelled")),
-    Feature("terminate", request=ControlRequest(lambda client, *run: client.control.terminate(*run), end="terminated")),
+    Feature("pause", request=ControlRequest(_control("pause"), then="resume", weight=1)),
+    Feature("resume", request=ControlRequest(_control("resume"), weight=0)),
+    Feature("cancel", request=ControlRequest(_control("cancel"), end="cancelled")),
+    Feature("terminate", request=ControlRequest(_control("terminate"), end="terminated")),
+    Feature("restart", request=ControlRequest(_control("restart"), begins_again=True, weight=1)),
+    Feature("move", request=ControlRequest(_control("move", NEW), then="move_back", weight=1)),
+    Feature("move_back", request=ControlRequest(_control("move", OLD), weight=0)),
+    Feature("retry", request=ControlRequest(repairs.retry, tries=40, refused=_REFUSED, if_it_breaks=0.8)),
     Feature(
-        "restart",
-        request=ControlRequest(lambda client, *run: client.control.restart(*run), begins_again=True, weight=1),
+        "resolve",
+        request=ControlRequest(
+            repairs.resolve, details=repairs.resolvable, tries=40, refused=_REFUSED, if_it_breaks=0.5
+        ),
     ),
     Feature(
-        "move",
-        request=ControlRequest(lambda client, *run: client.control.move(*run, NEW), then="move_back", weight=1),
+        "fork",
+        request=ControlRequest(
+            repairs.fork, details=repairs.forkable, tries=10, refused=(*_REFUSED, InstanceExistsError), if_it_breaks=0.3
+        ),
     ),
-    Feature("move_back", request=ControlRequest(lambda client, *run: client.control.move(*run, OLD), weight=0)),
+    Feature("delete", request=ControlRequest(repairs.delete, tries=30, refused=_REFUSED, removes=True, weight=0.5)),
+    Feature("prune", request=ControlRequest(repairs.prune, removes=True, weight=0.5)),
+    Feature("check", request=ControlRequest(repairs.check_nothing, weight=0.8)),
 )
 
 BY_NAME = {feature.name: feature for feature in FEATURES}

@@ -16,19 +16,34 @@ from holdfast.core.outbound import OutboundEvent
 from holdfast.kernel.step_info import step_info
 from simulation.programs.external_system import ANY_RUN, ExternalSystem
 from simulation.programs.names import CHAIN, GRAPH
-from simulation.programs.program import LATE, graph_result
+from simulation.programs.program import LATE, graph_result, resolve_token, resolved
 from simulation.programs.retries import MAX_ATTEMPTS, UNLIMITED
 
 _STEPS = ("A", "B", "C", "D")
+BREAKABLE = ("source", "each[0]", "total")
+"""Nodes of the graph that can fail until the run has been retried."""
+LEAF = "total"
+"""The node that clients may resolve: no other node depends on its result."""
 
 Outcome = Completed | Waiting | RetryStep
 
 
-# --- the chain: a step ["say", value, fails] calls the external system, ["wait", type, ms] waits for an event
+# --- the chain: a step ["say", value, fails] calls the external system, ["wait", type, ms] waits for an event,
+# ["break", value, times] fails without retries in its first calls
 
 
 def chain_params(draw: Random) -> list[Any]:
     return [_say_step(draw) if draw.random() < 0.6 else _wait_step(draw, step) for step in _STEPS]
+
+
+def broken_chain_params(draw: Random, times: int) -> list[Any]:
+    """The parameters of a chain one step of which fails until the run has been retried."""
+    return with_broken_step(chain_params(draw), draw, times)
+
+
+def with_broken_step(params: list[Any], draw: Random, times: int) -> list[Any]:
+    broken = draw.randrange(len(params))
+    return [["break", draw.randrange(100), times] if n == broken else step for n, step in enumerate(params)]
 
 
 def _say_step(draw: Random) -> list[Any]:
@@ -43,6 +58,8 @@ def fits_chain(params: list[Any], result: Any, sent: frozenset[str]) -> bool:
     match params[-1]:
         case ["say", value, _]:
             return bool(result == value)
+        case ["break", value, _]:
+            return result == value or (resolve_token(_STEPS[-1]) in sent and result == resolved(_STEPS[-1]))
         case ["wait", type_, _]:
             return result == LATE or (type_ in sent and result == type_)
         case _:
@@ -70,6 +87,10 @@ def _handler(external: ExternalSystem, index: int) -> Callable[[ChainTask], Coro
                 except ValueError as error:
                     return RetryStep("40 ms", str(error))
                 return Completed(value, outbound=[Outbound("said", value)])
+            case ["break", value, times]:
+                external.reached(task.instance_id, "failing_step")
+                effect = [task.instance_id, task.run_number, task.step_type]
+                return Completed(await external.break_down(effect, value, times), outbound=[Outbound("said", value)])
             case ["wait", type_, ms]:
                 external.reached(task.instance_id, "chain_waits", "outbox")
                 return _wait_outcome(task, type_, ms)
@@ -96,15 +117,20 @@ def graph_params(draw: Random, instance: str) -> list[Any]:
     return [instance, draw.randrange(10), draw.choice([0, 0, 1])]
 
 
-def fits_graph(params: list[Any], result: Any) -> bool:
-    return bool(result == graph_result(params[1]))
+def fits_graph(params: list[Any], result: Any, sent: frozenset[str] = frozenset()) -> bool:
+    expected = graph_result(params[1])
+    decided = expected | {LEAF: resolved(LEAF)}
+    return bool(result == expected or (resolve_token(LEAF) in sent and result == decided))
 
 
 def register_graph(app: Holdfast, external: ExternalSystem) -> None:
     graph = app.graph(GRAPH, params=list[Any])
 
     async def call(params: list[Any], key: str, value: Any) -> Any:
-        instance, _, fails = params
+        instance, _, fails, *broken = params
+        if broken and broken[0][0] == key:
+            external.reached(step_info().instance_id, "failing_step")
+            return await external.break_down([instance, ANY_RUN, key], value, broken[0][1])
         return await external.work([instance, ANY_RUN, key], value, fails, 0, "step")
 
     @graph.node(retry=UNLIMITED)

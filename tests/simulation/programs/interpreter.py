@@ -40,7 +40,7 @@ def register_programs(app: Holdfast, external: ExternalSystem, version: int) -> 
         steps, runs = StepParts(ctx, external, version), RunParts(ctx)
         reached = partial(external.reached, ctx.info.instance_id)
         interpreter = _Interpreter({**steps.kinds, **WaitParts(ctx).kinds, **runs.kinds}, reached)
-        reached("renamed_step")
+        reached("renamed_step", *external.common)
         reached("persist_task" if ctx.info.workflow == BUFFERED_PROGRAM else "persist_step")
         await renamed_step()
         results = [*results, await interpreter.run(rounds[0])]

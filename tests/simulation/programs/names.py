@@ -6,6 +6,8 @@ another execution, and ``seeds.txt`` would lose its meaning.
 
 from __future__ import annotations
 
+import re
+
 PROGRAM = "program"
 """The workflow that runs a program."""
 BUFFERED_PROGRAM = "buffered_program"
@@ -26,3 +28,11 @@ LINKED = "bound"
 """A workflow that is linked to a failing run."""
 OLD, NEW = "old", "new"
 """Versions of the workers."""
+
+_ROOT = re.compile(r"s\d+-\d{8}T\d{6,9}Z(-m\d+)?|[^-]+")
+
+
+def root_of(instance: str) -> str:
+    """The instance that a client or a schedule started, from the id of a descendant or a fork."""
+    found = _ROOT.match(instance)
+    return instance if found is None else found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from simulation.programs.chain_and_graph import fits_chain, fits_graph
@@ -15,7 +16,10 @@ from simulation.programs.program import (
     NOT_FOUND,
     REFUSED,
     Program,
+    breaks,
     graph_result,
+    resolve_token,
+    resolved,
 )
 from simulation.programs.step_leases import fits_chain_with_leases
 
@@ -35,15 +39,19 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
             return isinstance(result, list) and len(result) == 2 and fits(inner[result[0]], result[1], sent)
         case ["event", key, type_, _]:
             return result == LATE or (type_ in sent and result == key)
-        case [("link" | "monitor" | "chain" | "leased" | "graph" | "family" | "sieve" | "ask" | "tell" | "bound"), *_]:
+        case [("link" | "monitor" | "ask" | "tell" | "bound"), *_]:
+            return _fits_other_run(program, result)
+        case [("chain" | "leased" | "graph" | "broken_chain" | "broken_graph" | "family" | "sieve"), *_]:
             return _fits_other_run(program, result)
         case _:
-            return _fits_own_part(program, result)
+            return _fits_own_part(program, result, sent)
 
 
-def _fits_own_part(program: Program, result: Any) -> bool:
+def _fits_own_part(program: Program, result: Any, sent: frozenset[str]) -> bool:
     match program:
-        case ["step" | "retries" | "plain" | "tx" | "live" | "poison", _, value, *_]:
+        case ["retries" | "broken", key, value, *_]:
+            return bool(result == value or (result == resolved(key) and resolve_token(key) in sent))
+        case ["step" | "plain" | "tx" | "live" | "poison" | "stream", _, value, *_]:
             return bool(result == value)
         case ["too_slow", _]:
             return result in (FAILED, LATE, 0)  # a clock jump may hide the timeout
@@ -75,14 +83,16 @@ def _fits_other_run(program: Program, result: Any) -> bool:
             return bool(result == (DOWN if dies else value))
         case ["bound", _]:
             return bool(result == FAILED)
-        case ["chain", _, params]:
+        case ["chain" | "broken_chain", _, params]:
             return fits_chain(params, result, _NOTHING_SENT)
         case ["leased", _, params]:
             return fits_chain_with_leases(params, result)
-        case ["graph", _, n, _]:
+        case ["graph" | "broken_graph", _, n, _]:
             return bool(result == graph_result(n))
         case ["family", _, *params]:
-            return bool(result == FAILED) if params[2] else fits_graph_of_runs(["", *params], result)
+            if params[2]:
+                return bool(result == FAILED)
+            return (breaks(params[3]) and result == FAILED) or fits_graph_of_runs(["", *params], result)
         case ["sieve", _, *params]:
             fails = fails_with_items(["", *params])
             return bool(result == FAILED) if fails else fits_failing_items(["", *params], result)
@@ -105,5 +115,9 @@ def fits_graph_of_runs(params: list[Any], result: Any) -> bool:
 
 
 def _in_order(numbers: list[int]) -> bool:
-    """True if each number is one more than the number before it."""
-    return numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+    """True if each number is larger than the number before it.
+
+    A message that was sent while the run was errored was refused, and the run that a retry creates receives the later
+    ones. ``checks/instances.py`` checks that no other message is missing.
+    """
+    return all(earlier < later for earlier, later in pairwise(numbers))

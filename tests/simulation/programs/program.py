@@ -8,9 +8,13 @@ A program is a list: its kind, then its arguments. ``generator.py`` generates pr
     ["step", key, value, fails, ms]    call a step that raises in its first ``fails`` calls and takes ``ms``
     ["retries", key, value, fails, ms] the same, with ``fails`` greater than 0
     ["plain", key, value, fails]       the same with a function that is not async
+    ["stream", key, n, fails, ms]      call a step that writes n items to a stream, between two items of the code
     ["tx", key, value, ms]             call a step that writes a row through ``StepTx``
     ["live", key, value, ms]           call a step that writes a row in a live transaction
     ["gives_up", key]                  call a step that raises in all its attempts
+    ["broken", key, value, times]      call a step that raises in its first ``times`` calls in all runs
+    ["broken_chain", key, params]      run a chain with such a step as a child
+    ["broken_graph", key, n, broken]   run a graph with such a node as a child
     ["too_slow", key]                  call a step that takes longer than its timeout
     ["poison", key, value]             call a step that may kill its worker
     ["sleep", key, ms]
@@ -44,6 +48,8 @@ from typing import Any
 Program = list[Any]
 
 FAILED = "failed"
+BROKEN = "broken until it is repaired"
+"""The message of errors that end a run."""
 LATE = "late"
 DELIVERED = "told"
 NOT_FOUND = "nobody"
@@ -59,9 +65,28 @@ INVALID_PARCELS: list[Any] = [None, 7, {"number": 1}, {"number": "1", "label": "
 """Payloads that do not fit the declared type of ``PARCEL``."""
 
 
+BREAKING = ("broken", "broken_chain", "broken_graph")
+"""Kinds of parts that end the run with an error, until it has been repaired often enough."""
+
+
 def parcel(number: int) -> dict[str, Any]:
     """A payload that fits the declaration."""
     return {"number": number, "label": f"parcel {number}"}
+
+
+def resolved(key: str) -> list[str]:
+    """The result with which clients resolve a step."""
+    return ["resolved", key]
+
+
+def resolve_token(key: str) -> str:
+    """The member of ``sent`` that says that clients may resolve a step."""
+    return f"resolve.{key}"
+
+
+def breaks(program: Program) -> bool:
+    """True if a part of the program may end its run, or the run of a child, with an error."""
+    return any(part[0] in BREAKING for part in parts(program))
 
 
 def graph_result(n: int) -> dict[str, Any]:

@@ -99,6 +99,8 @@ class RunParts:
             "chain": self._chain,
             "leased": self._leased,
             "graph": self._graph,
+            "broken_chain": self._chain,
+            "broken_graph": self._broken_graph,
             "family": self._family,
             "sieve": self._sieve,
         }
@@ -190,6 +192,10 @@ class RunParts:
     async def _graph(self, key: str, n: int, fails: int) -> Any:
         name = self._unique_id(key)
         return await self._ctx.run(GRAPH, [name, n, fails], id=name)
+
+    async def _broken_graph(self, key: str, n: int, broken: list[Any]) -> Any:
+        name = self._unique_id(key)
+        return await self._ctx.run(GRAPH, [name, n, 0, broken], id=name)
 
     async def _family(self, key: str, *params: Any) -> Any:
         return await self._run_or_fail(GRAPH_OF_RUNS, key, params)

@@ -33,10 +33,12 @@ class StepParts:
             "step": self.step,
             "retries": self.step,
             "plain": self._plain,
+            "stream": self._stream,
             "tx": self._tx,
             "live": self._live,
             "poison": self._poison,
             "gives_up": self._gives_up,
+            "broken": self._broken,
             "too_slow": self._too_slow,
             "saga": self._saga,
             "version": self._version,
@@ -49,6 +51,13 @@ class StepParts:
     async def _plain(self, key: str, value: Any, fails: int) -> Any:
         return await self._ctx.do(key, self._external.plain, self._effect(key), value, fails, retry=UNLIMITED)
 
+    async def _stream(self, key: str, n: int, fails: int, ms: int) -> Any:
+        await self._ctx.stream("code").write([key, "begin"])
+        args = (self._effect(key), n, fails, ms)
+        written = await self._ctx.do(key, self._external.write_items, *args, retry=UNLIMITED)
+        await self._ctx.stream("code").write([key, "end"])
+        return written
+
     async def _tx(self, key: str, value: Any, ms: int) -> Any:
         return await self._ctx.do(key, self._external.transact, self._effect(key), value, ms, retry=UNLIMITED)
 
@@ -60,6 +69,9 @@ class StepParts:
 
     async def _gives_up(self, key: str) -> Any:
         return await _result_or_failure(self._work(key, 0, _ALWAYS, 0, "step", TWO_ATTEMPTS))
+
+    async def _broken(self, key: str, value: Any, times: int) -> Any:
+        return await self._ctx.do(key, self._external.break_down, self._effect(key), value, times, retry=TWO_ATTEMPTS)
 
     async def _too_slow(self, key: str) -> Any:
         return await _result_or_failure(self._work(key, 0, 0, _TOO_LONG_MS, "step", TWO_ATTEMPTS, timeout=_TIMEOUT))

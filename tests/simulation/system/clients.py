@@ -20,12 +20,15 @@ _RESULT_TIMEOUT_SECONDS = 5
 
 
 class Clients:
-    """``note`` adds an entry to the trace: process, text."""
+    """``note`` adds an entry to the trace: process, text. ``removed`` tells whether an instance was deleted."""
 
-    def __init__(self, workload: Workload, faults: Faults, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, workload: Workload, faults: Faults, note: Callable[[str, str], None], removed: Callable[[str], bool]
+    ) -> None:
         self._workload = workload
         self._faults = faults
         self._note = note
+        self._removed = removed
 
     async def follow(self, script: Script, node: Node) -> None:
         """Execute the remaining requests of a script."""
@@ -38,9 +41,12 @@ class Clients:
                 await self._send_with_faults(request, instance, node)
             except (StoreError, InstanceNotFoundError, TimeoutError) as error:
                 self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}, and tries again")
-                continue
+                if not (isinstance(error, InstanceNotFoundError) and self._removed(instance.id)):
+                    continue
             except _refusals(request) as error:
                 self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}")
+                if request.repeats(REQUESTS):
+                    continue
             else:
                 self._note(node.name, f"{request.verb} {instance.id} is acknowledged")
             script.done += 1
@@ -72,6 +78,8 @@ class Clients:
                 instance.started = True
             case "result":
                 await self._result(instance, node)
+            case "trigger":
+                await client.schedules.trigger(request.payload)
             case "event" | "message":
                 event = f"{request.type}.{request.payload}"
                 await client.events.send(workflow, name, request.type, request.payload, event_id=event)
@@ -84,7 +92,9 @@ class Clients:
                 instance.accepted_invalid.append(request.payload)
             case verb:
                 instance.control_requests.add(verb)
-                await REQUESTS[verb].send(client, workflow, name)
+                if verb == "check":
+                    instance.unfit += await node.check()
+                await REQUESTS[verb].send(client, workflow, name, request.payload)
                 instance.acknowledged_requests.add(verb)
 
     async def _result(self, instance: Instance, node: Node) -> None:

@@ -9,13 +9,17 @@ from functools import partial
 from typing import cast
 
 from holdfast.app import Holdfast
+from holdfast.checking.checker import Checker, CheckOptions
 from holdfast.client import Client
+from holdfast.client.replaying import Replayer
 from holdfast.core.limits import Limits
 from holdfast.kernel.definition import Registry
+from holdfast.kernel.requests import Requests
 from holdfast.open_app import OpenApp
-from holdfast.ports import LoopTimers, Runtime
+from holdfast.payloads.config import PayloadConfig
+from holdfast.ports import LoopTimers, Runtime, milliseconds
 from holdfast.runner.config import WorkerConfig
-from holdfast.store.protocol import Store, TaskRef
+from holdfast.store.protocol import Store
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
@@ -23,21 +27,26 @@ from holdfast.testing.simulation.node_store import NodeStore
 from holdfast.testing.simulation.ports import InlineSpawn, LoopClock, UnreliableHub
 from holdfast.testing.simulation.streams import mixed, stream
 from holdfast.testing.virtual import SeededRandomness
+from simulation.payloads import PAYLOADS, with_payloads
 from simulation.programs.chain_and_graph import register_chain, register_graph
 from simulation.programs.external_system import ExternalSystem
 from simulation.programs.failing_items import register_graph_with_failing_items
 from simulation.programs.graph_of_runs import register_graph_of_runs
 from simulation.programs.interpreter import register_programs
-from simulation.programs.names import NEW, OLD
+from simulation.programs.names import MAY_FAIL, NEW, OLD
 from simulation.programs.run_parts import register_peers
 from simulation.programs.step_leases import register_chain_with_leases
 from simulation.system.faults import Fault
 
+_NEWEST = 2
+"""The newest version of the code."""
 _LEASES = (0.2, 0.5, 1.0, 2.0)
 _SHORT_LEASE = 0.05
 _MAX_SKEW = 0.5
 _PINNED = 0.3
 """Part of the seeds in which all workflows are pinned."""
+_TWO_WRITERS = 0.3
+"""Part of the seeds in which each worker writes two batches of commits at the same time, as on PostgreSQL."""
 _REMAINING_SKEW = 0.02
 """Part of a clock's error that remains in the estimate of the store's time."""
 _LIMITS = Limits(event_wait_min="1 ms")
@@ -53,6 +62,11 @@ class Shared:
     faults: Faults
     external: ExternalSystem
     _code: dict[int, Registry] = field(default_factory=dict)
+
+    @property
+    def payloads(self) -> PayloadConfig | None:
+        """Codec and blob store of all processes; None: values are stored as they are."""
+        return PAYLOADS if with_payloads(self.seed) else None
 
     def code(self, version: int) -> Registry:
         """The registry of processes with this version of the code. It is built once and shared."""
@@ -112,13 +126,6 @@ class Node:
         """The ids of the workers of all lives."""
         return [opened.worker.id for opened in self._opened if opened.worker is not None]
 
-    def task_of(self, instance: str, number: int) -> TaskRef | None:
-        """The claim under which the worker of this node executes a run."""
-        worker = self.opened.worker if self.opened is not None else None
-        turns = () if worker is None else worker._table.snapshot().values()
-        runs = ((turn.task, turn.claim.run) for turn in turns)
-        return next((task for task, run in runs if (run.instance_id, run.number) == (instance, number)), None)
-
     @property
     def client(self) -> Client:
         if self.opened is None:
@@ -141,6 +148,18 @@ class Node:
             self.store.disconnect()
         self._died(self, how)
 
+    async def check(self) -> list[str]:
+        """Compare the open runs with the newest code; return the differences."""
+        registry = self._shared.code(_NEWEST)
+        if self.opened is None:
+            raise RuntimeError(f"{self.name} has not booted")
+        store = self.opened.store
+        runtime = Runtime(self.clock, SeededRandomness(0))
+        requests = Requests(registry, _LIMITS, runtime, self._estimate, None)
+        report = await Checker(store, Replayer(registry, requests, milliseconds(self._estimate))).check(CheckOptions())
+        unfit = [found for found in report.workflows.values() if found.counts and found.name != MAY_FAIL]
+        return [line for found in unfit for line in found.lines()]
+
     async def shut_down(self) -> None:
         """Close the app, as a deploy does."""
         if self.opened is not None:
@@ -157,6 +176,7 @@ class Node:
         runtime = Runtime(self.clock, SeededRandomness(mixed(shared.seed, life)))
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         app.registry = shared.code(self.version)
+        app.payloads = shared.payloads
         self.store = self._new_store(life)
         timers = LoopTimers(self._estimate)
         store = cast("Store", self.store)
@@ -164,9 +184,11 @@ class Node:
         self._opened.append(self.opened)
         if self.works:
             self.opened.start_worker(self.config)
+            if self.opened.worker is not None:
+                self.opened.worker.blobs.pause = 0.2
 
     def _new_store(self, life: str) -> NodeStore:
-        return NodeStore(
+        store = NodeStore(
             life,
             self._shared.database,
             self._estimate,
@@ -174,6 +196,9 @@ class Node:
             kill=partial(self.kill, process=self.process),
             max_delay=1.5 * self.config.lease_ms / 1000,
         )
+        if stream(self._shared.seed, "writers").random() < _TWO_WRITERS:
+            store.writers = 2
+        return store
 
     def _settings(self) -> WorkerConfig:
         faults, draw = self._shared.faults, self._shared.faults.draw(f"settings.{self.name}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
 
 from holdfast.kernel.step_info import step_info
+from holdfast.runner.turn import Turn
+from holdfast.store.protocol import TaskRef
 from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from simulation.checks.database import WatchedDatabase
@@ -63,11 +67,25 @@ class StepObserver:
         return 0.0
 
     def result_seen(self, effect: Effect, stamp: int) -> None:
-        """Record that workflow code on the running node received a result."""
+        """Record that workflow code received a result."""
         instance, number, key = effect
-        for task in (node.task_of(instance, number) for node in self._running_nodes()):
-            if task is not None:
-                self._database.results.result_seen(task, key, stamp)
+        task = self._executing_claim(instance, number)
+        if task is not None:
+            self._database.results.result_seen(task, key, stamp)
+
+    def _executing_claim(self, instance: str, number: int) -> TaskRef | None:
+        """The claim under which the code of this run is being executed; None: a predicted turn executes it.
+
+        The turn is not looked up in the worker's table: if the lease has expired and the same worker has claimed the
+        run again, the table has the turn of the new claim, and the turn of the old claim may still execute code.
+        """
+        current = asyncio.current_task(self._loop)
+        coroutine = None if current is None else current.get_coro()
+        turn = inspect.getcoroutinelocals(coroutine).get("turn") if isinstance(coroutine, Coroutine) else None
+        if not isinstance(turn, Turn):
+            return None
+        run = turn.claim.run
+        return turn.task if (run.instance_id, run.number) == (instance, number) else None
 
     def _watch_lease(self, effect: Effect) -> None:
         """Watch the lease of a chain step that the running node calls."""

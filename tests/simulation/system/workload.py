@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from holdfast.testing.simulation.faults import Faults
-from holdfast.testing.simulation.streams import stream
-from simulation.features.feature import PartMaker
+from holdfast.testing.simulation.streams import chance, stream
+from simulation.features.feature import ControlRequest, PartMaker
 from simulation.features.parts import INSTANCES, nodes_with_runs
 from simulation.features.table import REQUESTS
-from simulation.programs import names
-from simulation.programs.chain_and_graph import chain_params, graph_params
+from simulation.programs import names, scheduled
+from simulation.programs.chain_and_graph import BREAKABLE, chain_params, graph_params, with_broken_step
 from simulation.programs.failing_items import draw_items
 from simulation.programs.generator import ProgramGenerator
 from simulation.programs.graph_of_runs import child_program
 from simulation.programs.names import BUFFERED_PROGRAM, GRAPH_OF_RUNS, PROGRAM, PROGRAMS
-from simulation.programs.program import INVALID_PARCELS, PARCEL, Program, parcel
+from simulation.programs.program import INVALID_PARCELS, PARCEL, Program, breaks, parcel, resolve_token
 from simulation.programs.step_leases import chain_with_leases_params
 from simulation.system.faults import request_kind
 
@@ -31,6 +32,14 @@ _MODELS = {
 }
 """Weights of the models of instances that clients start."""
 _FOLLOW_UP_SECONDS = 0.3
+_SCHEDULED = 0.3
+"""Part of the seeds with a schedule whose first run clients know."""
+_OVERDUE = 0.15
+"""Part of the seeds with a schedule that has missed ticks."""
+_TRIGGERED = 0.2
+"""Part of the instances in these seeds whose client triggers the schedule."""
+_BROKEN = 0.4
+"""Part of the chains and graphs that fail until they are repaired."""
 
 
 @dataclass(slots=True)
@@ -42,6 +51,13 @@ class Request:
     verb: str
     type: str = ""
     payload: Any = None
+    refusals: int = 0
+    """Number of answers that the run is in no state for the request."""
+
+    def repeats(self, requests: Mapping[str, ControlRequest]) -> bool:
+        """Count a refusal; return True if the client sends the request again."""
+        self.refusals += 1
+        return self.verb in requests and self.refusals <= requests[self.verb].tries
 
 
 @dataclass(slots=True)
@@ -68,9 +84,11 @@ class Instance:
     params: Any
     """The parameters; for a workflow that runs programs: its rounds."""
     sent: frozenset[str]
-    """Types of the events that clients send it."""
+    """Types of the events that clients send it, and tokens of the steps that they resolve."""
     started: bool = False
     """True if its start was acknowledged."""
+    scheduled: bool = False
+    """True if the first tick of a schedule starts the instance, and no client does."""
     control_requests: set[str] = field(default_factory=set)
     """Names of the features whose control requests were sent to it, acknowledged or not."""
     acknowledged_requests: set[str] = field(default_factory=set)
@@ -79,6 +97,10 @@ class Instance:
     """The ids of acknowledged events."""
     accepted_invalid: list[Any] = field(default_factory=list)
     """Payloads that do not fit their declared type and were acknowledged."""
+    unfit: list[str] = field(default_factory=list)
+    """Differences that a check of the open runs on the newest code reported."""
+    forks: list[Any] = field(default_factory=list)
+    """The edited results of the requested fork."""
     results: list[Any] = field(default_factory=list)
     """Results of the instance that clients received."""
 
@@ -86,6 +108,17 @@ class Instance:
     def begins_again(self) -> bool:
         """True if the code of the instance may have run again from its beginning."""
         return any(REQUESTS[name].begins_again for name in self.control_requests)
+
+    @property
+    def breaks(self) -> bool:
+        """True if the run, or a child of it, fails until it is repaired."""
+        match self.workflow:
+            case names.CHAIN:
+                return any(step[0] == "break" for step in self.params)
+            case names.GRAPH:
+                return len(self.params) > 3
+            case _:
+                return any(map(breaks, self.programs))
 
     @property
     def programs(self) -> list[Program]:
@@ -99,6 +132,7 @@ class Instance:
 class Workload:
     instances: dict[str, Instance]
     scripts: list[Script]
+    schedules: list[scheduled.Schedule] = field(default_factory=list)
 
 
 def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: frozenset[str]) -> Workload:
@@ -109,9 +143,41 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
         name = f"i{n}"
         if name not in without:
             _Planner(planned, name, stream(seed, f"instance.{n}"), nodes, span).plan(faults)
+    if chance(seed, "scheduled") < _SCHEDULED:
+        _plan_schedule(planned, nodes, span, faults, without)
+    if chance(seed, "overdue") < _OVERDUE and scheduled.OVERDUE not in without:
+        _plan_overdue(planned, nodes, span, stream(seed, "overdue"))
     for instance in planned.instances:
         _move_senders(planned, instance, stream(seed, f"senders.{instance}"))
     return planned
+
+
+def _plan_schedule(planned: Workload, nodes: list[str], span: float, faults: Faults, without: frozenset[str]) -> None:
+    """Add a schedule, and the instance of its first tick with the requests of clients."""
+    draw = stream(faults.seed, "scheduled")
+    first = scheduled.first_tick(draw)
+    name = scheduled.instance_of(scheduled.FIRST, first)
+    if name in without:
+        return
+    _Planner(planned, name, stream(faults.seed, "instance.scheduled"), nodes, span).plan(faults)
+    instance = planned.instances[name]
+    schedule = scheduled.draw_first(draw, first, instance.workflow, instance.params)
+    planned.schedules.append(schedule)
+    instance.scheduled = True
+    if schedule.overlap in scheduled.ENDING:
+        instance.control_requests.add(scheduled.ENDING[schedule.overlap])
+    [start] = [script for script in planned.scripts if script.instance == name and script.requests[0].verb == "start"]
+    start.requests[0].verb = "result"
+    del start.requests[1:]
+
+
+def _plan_overdue(planned: Workload, nodes: list[str], span: float, draw: Random) -> None:
+    """Add a schedule with missed ticks, which clients trigger."""
+    planned.schedules.append(scheduled.draw_overdue(draw))
+    for instance in planned.instances:
+        if draw.random() < _TRIGGERED:
+            trigger = Request(draw.uniform(0, span), "trigger", payload=scheduled.OVERDUE)
+            planned.scripts.append(Script(instance, draw.choice(nodes), [trigger]))
 
 
 class _Planner:
@@ -132,11 +198,37 @@ class _Planner:
             self._plan_program(ProgramGenerator(faults.seed, self._name))
         else:
             self._plan_other(model, faults.seed)
+        instance = self._workload.instances[self._name]
         for name, request in REQUESTS.items():
-            for place, at in faults.times(request_kind(name), self._name, self._span):
+            for place, at in self._times(instance, name, request, faults):
                 if faults.happens(request_kind(name), "client", place):
-                    follow_up = [] if request.then is None else [Request(_FOLLOW_UP_SECONDS, request.then)]
-                    self._script(Request(at, name), *follow_up)
+                    self._control(instance, name, request, at, faults.draw(f"details.{name}.{place}"))
+
+    def _times(self, instance: Instance, name: str, request: ControlRequest, faults: Faults) -> list[tuple[str, float]]:
+        """Times of a control request: those of the seed, and two more if the run fails until it is repaired."""
+        times = faults.times(request_kind(name), self._name, self._span)
+        place = f"{self._name}.broken"
+        if instance.breaks and chance(faults.seed, f"{name}.{place}") < request.if_it_breaks:
+            draw = faults.draw(f"{name}.{place}")
+            times += [(f"{place}#{n}", draw.uniform(0, self._span)) for n in (1, 2)]
+        return times
+
+    def _control(self, instance: Instance, name: str, request: ControlRequest, at: float, draw: Random) -> None:
+        details = None
+        if request.details is not None:
+            details = request.details(draw, instance.workflow, instance.params)
+            if details is None:
+                return
+        if name == "resolve":
+            instance.sent |= {resolve_token(str(details))}
+        if name == "fork":
+            if instance.forks:  # the id of a fork is used once
+                return
+            instance.forks.append(details)
+        follow_up = [] if request.then is None else [Request(_FOLLOW_UP_SECONDS, request.then)]
+        self._workload.scripts.append(
+            Script(self._name, draw.choice(self._nodes), [Request(at, name, payload=details), *follow_up])
+        )
 
     def _plan_program(self, generator: ProgramGenerator) -> None:
         rounds = generator.rounds()
@@ -152,11 +244,16 @@ class _Planner:
         match model:
             case names.CHAIN:
                 params = chain_params(draw)
+                if chance(seed, f"broken.{name}") < _BROKEN:
+                    params = with_broken_step(params, stream(seed, f"broken.{name}"), 1)
                 self._add(model, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
             case names.CHAIN_WITH_LEASES:
                 self._add(model, chain_with_leases_params(draw), [])
             case names.GRAPH:
-                self._add(model, graph_params(draw, name), [])
+                params = graph_params(draw, name)
+                if chance(seed, f"broken.{name}") < _BROKEN:
+                    params.append([stream(seed, f"broken.{name}").choice(BREAKABLE), 1])
+                self._add(model, params, [])
             case names.GRAPH_WITH_FAILING_ITEMS:
                 self._add(model, [name, *draw_items(draw)], [])
             case _:

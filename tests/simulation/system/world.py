@@ -13,12 +13,14 @@ from typing import Any
 from holdfast.store.protocol import ResumeRun
 from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.loop import SimulatedLoop
-from holdfast.testing.simulation.streams import stream
+from holdfast.testing.simulation.streams import chance, stream
 from holdfast.testing.simulation.trace import Trace
 from simulation.checks.database import WatchedDatabase
 from simulation.features.pairs import Pair, met_pairs
+from simulation.payloads import with_payloads
 from simulation.programs.external_system import ExternalSystem
 from simulation.system.clients import Clients
+from simulation.system.database_move import move_database
 from simulation.system.fault_injector import FaultInjector
 from simulation.system.node import Node, Shared
 from simulation.system.step_observer import StepObserver
@@ -31,6 +33,8 @@ _AFTERMATH_SECONDS = 3.5
 _CHECK_SECONDS = 0.5
 _SETTLE_CHECKS = 100
 _SHUTDOWN_SECONDS = 3
+_MOVED = 0.15
+"""Part of the seeds in which the database is moved."""
 
 
 class Stuck(AssertionError):
@@ -45,18 +49,22 @@ class World:
         self._loop = loop
         self._trace = trace
         self._faults = faults
+        self._seed = seed
+        self._moving = False
+        """True while the database is moved: no process may run."""
         self.nodes: dict[str, Node] = {}
         self.database = WatchedDatabase(loop, trace)
         safe_from = FAULT_SECONDS + _AFTERMATH_SECONDS
         self.steps = StepObserver(loop, self.database, faults, self.nodes, self._note, safe_from)
         self.external = ExternalSystem(self.steps.on_call, self.steps.result_seen)
+        self.external.common = ("codec_and_blobs",) if with_payloads(seed) else ()
         shared = Shared(seed, loop, self.database, faults, self.external)
         workers = [Node(f"w{n}", shared, self._died, works=True) for n in range(1, draw.randint(2, 4))]
         clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
         self.nodes.update((node.name, node) for node in [*workers, *clients])
         self.database.version_of = self._version_of
         self.workload: Workload = workload(seed, [*self.nodes], FAULT_SECONDS, faults, without)
-        self._clients = Clients(self.workload, faults, self._note)
+        self._clients = Clients(self.workload, faults, self._note, self.database.repairs.is_removed)
         self._injector = FaultInjector(
             faults, self.database.process, restart=self._restart, schedule=self._schedule, note=self._note
         )
@@ -89,7 +97,9 @@ class World:
         """The pairs of features that met."""
         for instance in self.workload.instances.values():
             self.external.reached(instance.id, *instance.acknowledged_requests)
-        return met_pairs(self.external.features, self.database.rows)
+            if instance.scheduled:
+                self.external.reached(instance.id, "schedule")
+        return met_pairs(self.external.features, self.database.repairs.runs)
 
     def _never_failed(self, operation: str) -> bool:
         return not any(failed == operation for _, failed in self._faults.counts)
@@ -99,11 +109,17 @@ class World:
     async def run(self) -> None:
         self._loop.spawn(self.database.process, self.database.open())
         await asyncio.sleep(0.001)
+        if self.workload.schedules:
+            self.database.ticks.schedules = {schedule.name: schedule for schedule in self.workload.schedules}
+            changes = [schedule.stored() for schedule in self.workload.schedules]
+            await self.database.call("operator", "change_schedules", (changes,), {})
         for node in self.nodes.values():
             self._boot(node)
         self._injector.plan(self.nodes.values(), FAULT_SECONDS)
         await asyncio.sleep(FAULT_SECONDS)
         self._end_faults()
+        if chance(self._seed, "database_move") < _MOVED:
+            await self._move_database()
         await self._wait_for_ends()
         await self._settle()
 
@@ -127,6 +143,21 @@ class World:
             if node.version != newest and node.works:
                 self._restart(node, newest)
                 node.version = newest
+
+    async def _move_database(self) -> None:
+        """Stop all processes, move the database once all leases have expired, and boot the processes again."""
+        self._moving = True
+        for node in self.nodes.values():
+            node.kill("for a move of the database")
+        draw = stream(self._seed, "database_move")
+        while await self._loop.spawn(self.database.process, move_database(self.database, draw)) is not None:
+            await asyncio.sleep(_CHECK_SECONDS)
+        self._note("the world", "the database is moved")
+        for instance in {row[0] for row in self._open_runs()} & self.workload.instances.keys():
+            self.external.reached(instance, "database_move")
+        self._moving = False
+        for node in self.nodes.values():
+            self._boot(node)
 
     async def _wait_for_ends(self) -> None:
         deadline = self._loop.time() + BOUND_SECONDS
@@ -154,7 +185,15 @@ class World:
             await self.database.call("operator", "control", (ResumeRun(*target),), {})
 
     def _unfinished(self) -> list[tuple[Any, ...]]:
-        """Return the runs and outbound events that have not ended."""
+        """Return the runs, outbound events and schedules that have not ended."""
+        return [*self._open_runs(), *self._unfinished_schedules()]
+
+    def _unfinished_schedules(self) -> list[tuple[Any, ...]]:
+        return self.database.rows(
+            "SELECT 'schedule', name, next_tick, due_at, seq FROM holdfast_schedule WHERE due_at IS NOT NULL"
+        )
+
+    def _open_runs(self) -> list[tuple[Any, ...]]:
         return self.database.rows(
             "SELECT r.instance_id, r.number, r.status, t.owner, t.run_at FROM holdfast_run AS r "
             "LEFT JOIN holdfast_task AS t ON t.run = r.id "
@@ -164,6 +203,8 @@ class World:
     # --- processes
 
     def _boot(self, node: Node) -> None:
+        if self._moving or node.alive:
+            return
         process = node.boot()
         self._note(node.name, f"boots, with code version {node.version}" if node.works else "boots")
         for script in self.workload.scripts:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from holdfast import Context, Holdfast
-from postgres_server import execute, run_in_loop_thread, server
+from postgres_server import execute, server
 
 TEXT = "naïve я 😀 \ud800 \0"
 
@@ -39,4 +39,4 @@ async def test_a_latin1_database_holds_any_text_and_shows_it() -> None:
         assert json.loads(value[0])["data"] == TEXT
     finally:
         await connection.close()
-        run_in_loop_thread(execute(server().url(), "DROP DATABASE latin WITH (FORCE)"))
+        await execute(server().url(), "DROP DATABASE latin WITH (FORCE)")

@@ -79,8 +79,8 @@ AS_NEW = """
 
 Autovacuum would analyze the tables half-way, when nearly all events belong to one run.
 """
-SMALL = {"holdfast_worker", "holdfast_receipt", "holdfast_tally"}
-"""Tables with one row for each worker, stream of receipts, or workflow, however many runs are stored."""
+SMALL = {"holdfast_worker", "holdfast_receipt", "holdfast_tally", "holdfast_queue"}
+"""Tables with one row for each worker, stream of receipts, workflow or queue, however many runs are stored."""
 
 
 async def make_tables_new(connection: asyncpg.Connection) -> None:

@@ -283,7 +283,8 @@ async def test_settling_the_last_event_keeps_an_event_that_is_being_added(
     await world.commit(task, outbox=[Outbound("one", None, "s")])
     await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))
     await other.execute("BEGIN")
-    await other.execute("SELECT holdfast.holdfast_outbox_add(1, ARRAY[$1::bigint], '{two}', '{NULL}', '{s}')", task.run)
+    added = "holdfast.holdfast_outbox_add(1, ARRAY[$1::bigint], '{two}', '{NULL}', '{s}', '{NULL}')"
+    await other.execute(f"SELECT {added}", task.run)
 
     settling = asyncio.ensure_future(world.store.settle_outbox("w1", [Delivered(task.run, 1)]))
     await wait_until_blocked(url, settling)

@@ -174,7 +174,7 @@ async def test_a_connection_of_an_asyncpg_pool_is_accepted(url: str, world: Worl
 async def test_an_object_that_is_not_a_connection_is_refused(
     store: PostgresStore, connection_of_wrong_type: Any
 ) -> None:
-    with pytest.raises(InvalidOptionError, match=r"asyncpg connection, or SQLAlchemy's AsyncConnection"):
+    with pytest.raises(InvalidOptionError, match=r"connection of asyncpg or psycopg 3"):
         await store.create([NewRun(FLOW, "b")], connection=connection_of_wrong_type)
     with pytest.raises(InvalidOptionError):
         await store.send([], connection=connection_of_wrong_type)

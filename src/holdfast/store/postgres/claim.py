@@ -13,7 +13,7 @@ from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, 
 
 _BUCKETS = list(Bucket)
 _WITHOUT_SUSPECTS = [Bucket.CONTINUING, Bucket.STARTING]
-_NOW, _OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _MAILBOX, _RECORD = 0, 2, 3, 4, 5, 6, slice(7, 14), 14
+_NOW, _OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _MAILBOX, _RECORD = 0, 2, 3, 4, 5, 6, slice(7, 15), 15
 
 
 @dataclass(slots=True)

@@ -147,7 +147,12 @@ LOG = Record(
     Column("is_replay", "BOOLEAN"),
 )
 DELIVERY = Record(Column("event", "BIGINT"), Column("key", "BYTEA", text=True), Column("at", "BIGINT"))
-OUTBOUND = Record(Column("type", "BYTEA", text=True), Column("payload", "BYTEA"), Column("step", "BYTEA", text=True))
+OUTBOUND = Record(
+    Column("type", "BYTEA", text=True),
+    Column("payload", "BYTEA"),
+    Column("step", "BYTEA", text=True),
+    Column("trace", "TEXT"),
+)
 UNIT = Record(Column("unit", "BIGINT"), Column("key", "BYTEA", text=True), Column("missing", "BIGINT"))
 TERM = Record(Column("key", "BYTEA", text=True), Column("text", "BYTEA", text=True), Column("number", "NUMERIC"))
 EVENT = Record(
@@ -159,7 +164,7 @@ EVENT = Record(
     Column("ask", "BYTEA", text=True),
     Column("owner", "TEXT"),
     Column("lease_ms", "BIGINT"),
-    *_columns("TEXT", "queues version"),
+    *_columns("TEXT", "queues version trace"),
 )
 NEW_RUN = Record(
     Column("token", "BIGINT"),
@@ -173,7 +178,7 @@ NEW_RUN = Record(
 NEW_RUN_OPTIONS = Record(
     *_columns("TEXT", "on_conflict on_reuse"),
     *_columns("BYTEA", "options memo search"),
-    Column("expires_ms", "BIGINT"),
+    *_columns("BIGINT", "reuse_after_ms expires_ms"),
     *_columns("TEXT", "expiry parent"),
     Column("parent_run", "BIGINT"),
     Column("parent_close", "TEXT"),
@@ -310,6 +315,7 @@ SEND_PREDICTED = Call(
             Column("dedup", "BYTEA", text=True),
             *_columns("TEXT", "owner version"),
             *_columns("BIGINT", "lease_ms now"),
+            Column("trace", "TEXT"),
         ),
         scalar=True,
         optional=True,
@@ -342,6 +348,7 @@ OPERATIONS = Call(
             *_columns("BIGINT", "token number"),
             Column("note", "BYTEA", text=True),
             Column("ok", "BOOLEAN"),
+            Column("trace", "TEXT"),
         ),
         alias="a",
     )
@@ -370,6 +377,20 @@ FOLLOWING = Call(
         alias="u",
     ),
 )
+_PERMIT = (*TASK, Column("step", "BYTEA", text=True), Column("attempt", "BIGINT"))
+EXCHANGE = Call(
+    returns=Part("x", _PERMIT),
+    parked=Part("k", TASK),
+    requests=Part(
+        "q",
+        (
+            *_PERMIT,
+            Column("limits", "TEXT"),
+            Column("priority", "BIGINT"),
+            *_columns("BOOLEAN", "until_end park"),
+        ),
+    ),
+)
 PLAIN = Call(facts=Part("f", FACT), logs=Part("l", LOG))
 """Facts and log lines without the position of a commit or advance."""
 CALLS = {
@@ -384,6 +405,7 @@ CALLS = {
     "plans_and_units": PLANS_AND_UNITS,
     "operations": OPERATIONS,
     "following": FOLLOWING,
+    "exchange": EXCHANGE,
     "plain": PLAIN,
 }
 RECORDS = {"fact": FACT, "log": LOG, "new_run": Record(*NEW_RUN, *NEW_RUN_OPTIONS)}

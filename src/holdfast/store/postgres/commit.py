@@ -28,6 +28,7 @@ from holdfast.store.postgres.operations import OperationsRequest, affects_others
 from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.streams import append
 from holdfast.store.postgres.tokens import token
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import Commit, Committed, Created, Following, Observed, OnConflict, Sent, Verdict
@@ -100,7 +101,7 @@ class Commits:
 
     async def _try(self, pending: _Pending) -> Sequence[Committed]:
         one = pending.commits[0]
-        if not _needs_transaction(one.observed):
+        if not _needs_transaction(one):
             batch = Batch(pending.commits, pending.receipt, pending.token, pending.is_retry)
             return await self._database.call(self._apply_in_one_call, batch)
         live = one.observed.transaction
@@ -119,8 +120,14 @@ class Commits:
         """Apply the batch with one call of a function in the database."""
         one = batch.commits[0]
         if affects_others(one.following):
-            return [await commit_with_operations(tx, OperationsRequest.of(one, batch.receipt, self._random))]
-        return await apply_batch(tx, batch)
+            results: Sequence[Committed] = [
+                await commit_with_operations(tx, OperationsRequest.of(one, batch.receipt, self._random))
+            ]
+        else:
+            results = await apply_batch(tx, batch)
+        if one.following.streams and results[0].verdict is Verdict.APPLIED:
+            await append(tx, one.following.streams)  # the commit is alone in its transaction
+        return results
 
     async def _apply_in_transaction(self, tx: Tx, one: Commit) -> Committed:
         """Apply a commit in the open transaction. Only the last statement takes the lock of the fence."""
@@ -159,7 +166,7 @@ def transactions(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
     """Split commits into transactions: adjacent commits of different runs, or one commit that affects other runs."""
     batch: dict[int, Commit] = {}
     for one in commits:
-        separate = _needs_transaction(one.observed) or affects_others(one.following)
+        separate = _needs_transaction(one) or affects_others(one.following)
         if batch and (separate or one.task.run in batch):
             yield list(batch.values())
             batch = {}
@@ -175,8 +182,11 @@ def is_written(result: Committed) -> bool:
     return result.verdict not in _NOTHING_WRITTEN
 
 
-def _needs_transaction(observed: Observed) -> bool:
-    return bool(observed.statements or observed.starts or observed.sends) or observed.transaction is not None
+def _needs_transaction(one: Commit) -> bool:
+    observed = one.observed
+    return bool(observed.statements or observed.starts or observed.sends or one.following.streams) or (
+        observed.transaction is not None
+    )
 
 
 def _unreachable(observed: Observed, sent: Sequence[Sent]) -> Committed | None:

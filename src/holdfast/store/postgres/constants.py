@@ -16,15 +16,20 @@ from holdfast.store.protocol import (
     LARGE_RUN,
     LEFTOVER_ROWS,
     MAX_CLOCK_SKEW_MS,
+    REPLACED,
+    SUPERSEDED,
     Expiry,
     OnConflict,
     OnReuse,
+    OnSingleton,
     ParentClose,
+    PermitResult,
     RequestResult,
     Signal,
     Verdict,
     Watch,
 )
+from holdfast.store.protocol.streams import CHUNK_BYTES, CHUNK_ITEMS, WriterState, WriteVerdict
 
 
 class VerdictNumber(IntEnum):
@@ -88,13 +93,28 @@ class OperationKind(StrEnum):
     REPLY = "reply"
 
 
+class PermitState(IntEnum):
+    """The state of a stored permit."""
+
+    WAITING = 0
+    GRANTED = 1
+    HELD = 2
+
+
+_WAKE_RETRY_MS = 5
+"""Time after which a task that was locked when its permit was granted is looked at again."""
 _LOST_RUN_IDS = 2**32
 """Number of run ids that are skipped after a failover: more than a standby that lags behind can have lost."""
 _MAX_INTEGER = 2**31 - 1
+_MAX_GATHERED = 100
+"""Number of debounced starts whose tokens a run keeps."""
+_NO_ROOM = "HF429"
+"""The SQLSTATE by which a start undoes its writes if a limit has no room."""
 
 ENUMS: tuple[type[Enum], ...] = (
     Status, FactState, StepType, TaskKind, Bucket, Signal, Watch, VerdictNumber, Next, CommitOneResult, AddedEvent,
-    OperationKind, RequestResult, OnConflict, OnReuse, ParentClose, Expiry,
+    OperationKind, PermitState, PermitResult, RequestResult, OnConflict, OnReuse, OnSingleton, ParentClose, Expiry,
+    WriterState, WriteVerdict,
 )  # fmt: skip
 _VALUES: dict[str, str | int] = {
     "EXIT": EXIT,
@@ -110,6 +130,8 @@ _VALUES: dict[str, str | int] = {
     "MAX_BIGINT": MAX_BIGINT,
     "LARGE_RUN": LARGE_RUN,
     "LEFTOVER_ROWS": LEFTOVER_ROWS,
+    "CHUNK_ITEMS": CHUNK_ITEMS,
+    "CHUNK_BYTES": CHUNK_BYTES,
     "NOT_CONSUMABLE": NOT_CONSUMABLE,
     "FENCED": FENCED,
     "STALE_RETRY": STALE_RETRY,
@@ -117,6 +139,11 @@ _VALUES: dict[str, str | int] = {
     "FAILED_OVER": FAILED_OVER,
     "LOST_RUN_IDS": _LOST_RUN_IDS,
     "MAX_INTEGER": _MAX_INTEGER,
+    "WAKE_RETRY_MS": _WAKE_RETRY_MS,
+    "REPLACED": REPLACED,
+    "SUPERSEDED": SUPERSEDED.replace("'", "''"),
+    "MAX_GATHERED": _MAX_GATHERED,
+    "NO_ROOM": _NO_ROOM,
 }
 
 

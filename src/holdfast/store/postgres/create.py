@@ -14,12 +14,18 @@ from holdfast.store.protocol import (
     FIRST_EPOCH,
     AffectedRuns,
     Attributes,
+    BatchedStart,
     Created,
+    DebouncedStart,
+    LimitedStart,
     NewRun,
     OnConflict,
     OnReuse,
     RequestResult,
+    SingletonStart,
     StoredEvent,
+    gather_key,
+    ordered_limits,
 )
 
 _NO_ATTRIBUTES = Attributes()
@@ -50,6 +56,8 @@ class RunKey(NamedTuple):
 async def create(tx: Tx, runs: Sequence[CreateRequest]) -> list[Created]:
     if not runs:
         return []
+    if runs[0].new.policy is not None:
+        return [await start_with_policy(tx, runs[0])]
     if tx.failed_over:  # the caller is no longer the worker of this id, and would not begin the run
         for one in runs:
             one.new.owner = None
@@ -62,8 +70,10 @@ async def create(tx: Tx, runs: Sequence[CreateRequest]) -> list[Created]:
     created_runs: dict[int, Created] = {}
     taken: dict[int, tuple[RequestResult, int, AffectedRuns | None]] = {}
     for row in rows:
-        ord_, result, run, number, instance, at, *others = row.values()
+        ord_, result, run, number, instance, at, *others, claimed = row.values()
         if result == RequestResult.DONE:
+            if not claimed:  # the queue is paused
+                runs[ord_ - 1].new.owner = None
             created_runs[ord_ - 1] = created(RunKey(run, number, instance, at), runs[ord_ - 1].new, affected(*others))
         else:
             taken[ord_ - 1] = RequestResult(result), run, affected(*others)
@@ -82,8 +92,10 @@ async def _create_one(tx: Tx, one: CreateRequest) -> Created | None:
         made = await tx.connection.fetchval(sql["create_one_of_version"], *arguments, *version)
     if made is None:
         return None
-    run, at = map(int, made.split())
-    return created(RunKey(run, 0, run, at), one.new)
+    run, at, *paused = made.split()
+    if paused:
+        one.new.owner = None
+    return created(RunKey(int(run), 0, int(run), int(at)), one.new)
 
 
 def new_columns(runs: Sequence[CreateRequest]) -> list[Any]:
@@ -172,6 +184,7 @@ def _options(new: NewRun) -> Row:
         new.options,
         attributes.memo,
         attributes.search,
+        new.reuse_after_ms or None,
         new.expires_ms,
         None if new.expires_ms is None else new.expiry,
         new.parent,
@@ -209,3 +222,37 @@ async def _existing_runs(
     rows = await tx.connection.fetch(statements("reads", tx.schema)["records"], runs)
     found = {one.run: one for one in (record(tuple(row.values())) for row in rows)}
     return {n: Created(result, found[run], affected=others) for n, (result, run, others) in taken.items()}
+
+
+# --- start policies
+
+
+async def start_with_policy(tx: Tx, one: CreateRequest) -> Created:
+    """Create a run with a start policy, or find the run that stands for it."""
+    sql = statements("create", tx.schema)["create_with_policy"]
+    row = await tx.connection.fetchrow(sql, tx.now, tx.store_id, tx.is_retry, *_policy(one.new), *new_columns([one]))
+    result, run, ended, woken, work, limit = row.values()
+    if result == RequestResult.LIMITED:
+        refused = one.new.record(0, 0, 0, 0)
+        refused.note = f"limit {limit!r} has no room"
+        return Created(RequestResult.LIMITED, refused)
+    found = await _existing_runs(tx, {0: (RequestResult(result), run, affected(ended, woken, work))})
+    return found[0]
+
+
+def _policy(new: NewRun) -> Row:
+    """The name of the policy, its key, and its values."""
+    match new.policy:
+        case SingletonStart() as policy:
+            return (policy.on_open, f"single {policy.key}", None, None, None, None, None, None)
+        case DebouncedStart() as policy:
+            return ("debounce", gather_key(policy), policy.max_wait_ms, None, None, None, None, None)
+        case BatchedStart() as policy:
+            return ("batch", gather_key(policy), None, policy.size, policy.max_bytes, None, None, None)
+        case LimitedStart() as policy:
+            limits = ordered_limits(policy.limits)
+            names, keys = [limit.name for limit in limits], [limit.key for limit in limits]
+            name = "refuse" if policy.reject else "drop"
+            return (name, new.instance_id, None, None, None, names, keys, policy.until_end)
+        case None:
+            raise AssertionError("a run without a start policy")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -11,7 +13,7 @@ from holdfast.ports import Clock
 from holdfast.store.postgres.errors import DRIVER_ERRORS, translate
 from holdfast.store.postgres.settings import parse
 from holdfast.store.postgres.sql import migrations, statements
-from holdfast.store.protocol.diagnosis import WAITING_MS, Counts, Finding, Severity, Waiting
+from holdfast.store.protocol.diagnosis import WAITING_MS, Counts, Finding, Severity, Waiting, examine_space
 
 _OLDEST = 140_000
 _MAX_SKEW_MS = 5_000
@@ -19,6 +21,12 @@ _ROUND_TRIPS = 5
 _CONNECTIONS_PER_WORKER = 3
 """Connections of a worker besides its pool: for heartbeats, notifications and live transactions."""
 _WRAPAROUND, _NEAR_WRAPAROUND = 1_500_000_000, 1_000_000_000
+_MANY_DEAD_ROWS = 100_000
+_LONG_TRANSACTION_S = 600
+_KEPT_WAL = 1024**3
+"""Bytes of WAL that an unused replication slot may keep."""
+_FULL_QUEUE = 0.5
+"""Filled part of the queue of notifications."""
 
 
 class _Server(NamedTuple):
@@ -64,7 +72,10 @@ class PostgresDoctor:
             await self._connection.close()
 
     async def settings(self, lease_ms: int) -> list[Finding]:
-        parts = (self._server(), self._latency(lease_ms), self._rights(), self._maintenance())
+        rights = [one async for one in self._rights()]
+        if rights:
+            return rights
+        parts = (self._server(), self._latency(lease_ms), self._disk(), self._maintenance())
         return [finding for part in parts for finding in [one async for one in part]]
 
     async def _server(self) -> AsyncIterator[Finding]:
@@ -101,7 +112,7 @@ class PostgresDoctor:
             )
             fix = "raise max_connections, set ?pool_size= in the URL, or use a pooler"
             yield Finding(Severity.WARNING, "connections", text, fix)
-        if server.notifications > 0.5:
+        if server.notifications > _FULL_QUEUE:
             text = f"the queue of notifications is {server.notifications:.0%} full: a session listens and does not read"
             yield Finding(Severity.WARNING, "notifications", text, "end idle sessions with an open transaction")
 
@@ -124,16 +135,28 @@ class PostgresDoctor:
             fix = f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {self._schema} TO CURRENT_USER"
             yield Finding(Severity.ERROR, "rights", f"this role lacks rights on {missing}", fix)
 
+    async def _disk(self) -> AsyncIterator[Finding]:
+        """The free space, if the server runs on this host and this role may know where its files are."""
+        size, local, directory = await self._connection.fetchrow(self._sql["disk"])
+        free = _free_space(directory) if local and directory is not None else None
+        if free is None:
+            text = f"the database has {size // 1024**2} MB; the free space on the disk of the server is not known here"
+            yield Finding(Severity.OK, "disk", text, "watch the free space on the server")
+            return
+        yield Finding(Severity.OK, "disk", f"the database has {size // 1024**2} MB, {free // 1024**2} MB are free")
+        for one in examine_space(free, f"the disk of {directory}"):
+            yield one
+
     async def _maintenance(self) -> AsyncIterator[Finding]:
-        for table, dead, live in await self._connection.fetch(self._sql["dead_rows"], self._schema):
+        for table, dead, live in await self._connection.fetch(self._sql["dead_rows"], self._schema, _MANY_DEAD_ROWS):
             text = f"{table} has {dead} dead rows and {live} live ones"
             yield Finding(Severity.WARNING, "bloat", text, f"VACUUM {self._schema}.{table}")
-        if count := await self._connection.fetchval(self._sql["long_transactions"]):
+        if count := await self._connection.fetchval(self._sql["long_transactions"], _LONG_TRANSACTION_S):
             text = f"{count} transactions are open for more than 10 minutes: dead rows cannot be removed"
             yield Finding(
                 Severity.WARNING, "transactions", text, "see pg_stat_activity; SELECT pg_terminate_backend(pid)"
             )
-        for slot, behind in await self._connection.fetch(self._sql["unused_slots"]):
+        for slot, behind in await self._connection.fetch(self._sql["unused_slots"], _KEPT_WAL):
             text = f"the replication slot {slot} is not used and keeps {behind // 1024**2} MB of WAL"
             yield Finding(Severity.WARNING, "wal", text, f"SELECT pg_drop_replication_slot('{slot}')")
         age = await self._connection.fetchval(self._sql["transaction_age"])
@@ -152,3 +175,11 @@ class PostgresDoctor:
         """Queues and version of each living worker."""
         rows = await self._connection.fetch(self._sql["living_workers"])
         return [(tuple(queues), version) for queues, version in rows]
+
+
+def _free_space(directory: str) -> int | None:
+    """Free bytes on the disk of a folder of this host; None: there is no such folder."""
+    try:
+        return shutil.disk_usage(Path(directory)).free
+    except OSError:
+        return None

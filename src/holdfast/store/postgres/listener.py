@@ -20,6 +20,7 @@ from holdfast.store.retry import backoff
 _log = logging.getLogger("holdfast")
 
 _ECHO = "echo"
+_STREAM = "stream"
 
 _WAIT_S = 1.0
 _POLL_S = 0.5
@@ -37,6 +38,9 @@ class Listener:
         self._store_id = store_id
         self._random = random
         self._counter = 1
+        self._stream_counter = 1
+        """Incremented with ``_counter``, and by notifications of items of streams."""
+        self._stream_changed = asyncio.Event()
         self._changed = asyncio.Event()
         self._receives = False
         self._echo = asyncio.Event()
@@ -59,20 +63,29 @@ class Listener:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def wait_for_change(self, since: int | None) -> int:
-        if since != self._counter:
-            return self._counter
-        changed = self._changed
+    async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:
+        if since != self._version(streams=streams):
+            return self._version(streams=streams)
+        changed = self._stream_changed if streams else self._changed
         with suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_S if self._receives else _POLL_S):
                 await changed.wait()
-        if not self._receives and self._counter == since:
+        if not self._receives and self._version(streams=streams) == since:
             self._increment()
-        return self._counter
+        return self._version(streams=streams)
+
+    def _version(self, *, streams: bool) -> int:
+        return self._stream_counter if streams else self._counter
 
     def _increment(self) -> None:
         self._counter += 1
         changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._increment_streams()
+
+    def _increment_streams(self) -> None:
+        self._stream_counter += 1
+        changed, self._stream_changed = self._stream_changed, asyncio.Event()
         changed.set()
 
     async def _run(self) -> None:
@@ -140,5 +153,7 @@ class Listener:
         if sender == self._store_id:
             if kind == _ECHO:
                 self._echo.set()
+        elif kind == _STREAM:
+            self._increment_streams()
         elif not kind:
             self._increment()

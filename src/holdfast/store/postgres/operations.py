@@ -140,6 +140,7 @@ def _operation_row(operation: Operation, token: int) -> Row:
                 dedup_key(operation, token),
                 operation.ask,
                 token,
+                trace=operation.trace,
             )
         case WatchRun(workflow, instance_id, watch):
             return _row(OperationKind.WATCH, workflow, instance_id, number=int(watch))
@@ -170,8 +171,9 @@ def _row(
     number: int | None = None,
     note: str | None = None,
     ok: bool | None = None,
+    trace: str | None = None,
 ) -> Row:
-    return (kind, workflow, instance_id, type_, payload, sender, dedup, ask, token, number, note, ok)
+    return (kind, workflow, instance_id, type_, payload, sender, dedup, ask, token, number, note, ok, trace)
 
 
 def _fact_row(fact: Fact) -> Row:

@@ -76,7 +76,7 @@ async def write_prediction(tx: Tx, request: SendRequest, prediction: Prediction)
         )
     )
     owner, lease_ms = (claimant.owner, claimant.lease_ms) if commit.following.next is None else _NO_CLAIM
-    rare = _RARE.encode((*rest, event.sender, event.dedup, owner, claimant.version, lease_ms, tx.now))
+    rare = _RARE.encode((*rest, event.sender, event.dedup, owner, claimant.version, lease_ms, tx.now, event.trace))
     sql = statements("send", tx.schema)
     try:
         if rare == _NO_RARE_ARGUMENTS:
@@ -101,7 +101,7 @@ async def _was_written(tx: Tx, prediction: Prediction, token: int) -> bool:
 def _is_supported(prediction: Prediction, event: NewEvent) -> bool:
     """True if the predicted commit is the result of a wait for this event, followed by an end, a release or a step."""
     observed, following = prediction.commit.observed, prediction.commit.following
-    if following.facts or affects_others(following) or prediction.commit.started_at is not None:
+    if following.facts or following.streams or affects_others(following) or prediction.commit.started_at is not None:
         return False
     if not batch.has_one_fact(observed, following):
         return False

@@ -10,6 +10,7 @@ from holdfast.core.model import Status
 from holdfast.store.postgres.columns import CONDITION
 from holdfast.store.postgres.rows import MAX_BIGINT, fact, mailbox_page, record, stored_event, stored_log
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.streams import heads
 from holdfast.store.postgres.terms import condition_rows
 from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Tx
@@ -100,7 +101,8 @@ async def load(tx: Tx, run: int) -> Snapshot:
     logged: int = await tx.connection.fetchval(sql["log_count"], run)
     named = [stored.event for stored in found if stored.event is not None]
     rows = await tx.connection.fetch(sql["events_by_number"], run, named) if named else ()
-    return Snapshot(found, {event.n: event for event in (stored_event(tuple(row.values())) for row in rows)}, logged)
+    events = (stored_event(tuple(row.values())) for row in rows)
+    return Snapshot(found, {event.n: event for event in events}, logged, await heads(tx, run))
 
 
 async def facts(tx: Tx, query: FactsQuery) -> list[Fact]:

@@ -32,13 +32,15 @@ async def continue_run(tx: Tx, request: ContinueRun, token: int) -> ControlResul
     new: int = await connection.fetchval(sql["insert"], *common, request.options, request.fork_id, *units)
     if request.fork_id is None:
         await connection.execute(sql["move_undelivered"], source.run, new)
-    await connection.execute(sql["set_history"], new, request.started_at, request.origin)
+    await connection.execute(sql["set_history"], new, source.started_at, request.origin)
     await connection.execute(sql["copy_events"], source.run, new, list(request.events))
     await connection.execute(sql["insert_facts"], new, *FACT.arrays(request.facts))
     if request.units:
         await connection.execute(sql["set_open_nodes"], new, request.open_nodes)
     for pid, watch in request.watches:
         await connection.execute(sql["watch"], tx.now, new, encode_text(pid), int(watch))
+    if request.fork_id is None:
+        await connection.execute(sql["set_retried"], source.run)
     created = await connection.fetchrow(sql["record"], new)
     return ControlResult(record(tuple(created)), AffectedRuns(work=True))
 

@@ -63,10 +63,9 @@ def fact(row: Row) -> Fact:
 
 
 def stored_event(row: Row) -> StoredEvent:
-    n, type_, payload, created_at, sender, delivered_at, consumed_by, ask = row
-    return StoredEvent(
-        n, type_, payload, created_at, decode_text(sender), delivered_at, decode_text(consumed_by), decode_text(ask)
-    )
+    n, type_, payload, created_at, sender, delivered_at, consumed_by, ask, trace = row
+    sender, consumed_by, ask = decode_text(sender), decode_text(consumed_by), decode_text(ask)
+    return StoredEvent(n, type_, payload, created_at, sender, delivered_at, consumed_by, ask, trace)
 
 
 def mailbox_page(row: Row) -> MailboxPage:
@@ -75,8 +74,8 @@ def mailbox_page(row: Row) -> MailboxPage:
     if arrays[0] is None:
         return _EMPTY_PAGE if last is None else MailboxPage((), complete=True, last=last)
     events = [
-        StoredEvent(n, type_, payload, at, decode_text(sender), ask=decode_text(ask))
-        for n, type_, payload, at, sender, ask in zip(*arrays, strict=True)
+        StoredEvent(n, type_, payload, at, decode_text(sender), ask=decode_text(ask), trace=trace)
+        for n, type_, payload, at, sender, ask, trace in zip(*arrays, strict=True)
     ]
     return MailboxPage(events[:PAGE_SIZE], complete=len(events) <= PAGE_SIZE, last=last)
 

@@ -16,7 +16,7 @@ from holdfast.store.protocol import SUSPECT_LOSSES, Claimant, NewEvent, Sent
 _NOT_UTF8 = b"\xff"
 """First byte of a dedup key made for a call. No UTF-8 text begins with it, so it never equals a sender's key."""
 _NO_CLAIMANT: Row = (None, None, None, None)
-_SEND_ONE_RECORD = 12
+_SEND_ONE_RECORD = 13
 """Position of the run's record in the row that the statement send_one returns."""
 
 
@@ -71,6 +71,7 @@ def _row(request: SendRequest) -> Row:
         request.token,
         event.ask,
         *_claimant(event.claimant),
+        event.trace,
     )
 
 
@@ -82,7 +83,7 @@ def _claimant(claimant: Claimant | None) -> Row:
 
 def _sent(row: Row, event: NewEvent) -> Sent:
     accepted, duplicate, woken, epoch, kind, lost, now = row[:7]
-    mailbox, fields = row[7:14], row[14:]
+    mailbox, fields = row[7:15], row[15:]
     run = None if fields[0] is None else record(fields)
     if epoch is None or run is None or event.claimant is None:
         return Sent(run, accepted=accepted, duplicate=duplicate, woken=woken)

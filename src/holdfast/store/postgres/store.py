@@ -19,11 +19,26 @@ from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.batching import Batcher
-from holdfast.store.postgres import audit as audit_log
+from holdfast.store.postgres import blobs as blob_rows
 from holdfast.store.postgres import bulk as bulk_jobs
-from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, stats, workers
+from holdfast.store.postgres import (
+    control,
+    late,
+    leases,
+    limits,
+    migrate,
+    outbox,
+    permits,
+    prune,
+    queues,
+    reads,
+    schedules,
+    stats,
+    streams,
+    workers,
+)
 from holdfast.store.postgres.advance import Advances
-from holdfast.store.postgres.borrowed import driver_connection
+from holdfast.store.postgres.borrowed import callers_connection
 from holdfast.store.postgres.claim import ClaimCall, claim
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.commit import Commits
@@ -35,6 +50,7 @@ from holdfast.store.postgres.listener import Listener
 from holdfast.store.postgres.live import Live
 from holdfast.store.postgres.markers import MarkedTransaction
 from holdfast.store.postgres.predicted import send_predicted
+from holdfast.store.postgres.read_intents import ReadIntents
 from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.settings import parse
@@ -45,8 +61,6 @@ from holdfast.store.protocol import (
     Advance,
     Advanced,
     Audit,
-    AuditQuery,
-    AuditRow,
     BulkJobRow,
     BulkRequest,
     Claimant,
@@ -59,40 +73,41 @@ from holdfast.store.protocol import (
     Created,
     Delivered,
     DeliveryFailure,
+    DueRequest,
+    DueSchedules,
     ExpiredTask,
-    Fact,
-    FactsQuery,
     Failovers,
     Heartbeat,
     HeldTask,
     LateResults,
     Lease,
+    LimitRecord,
+    LimitRequest,
     LiveTransaction,
-    MailboxPage,
-    MailboxQuery,
     Migrated,
     NewEvent,
     NewRun,
     OutboxClaim,
     OutboxClaimRequest,
-    OutboxRow,
-    PageQuery,
+    PermitExchange,
+    PermitReply,
     Pruned,
     PruneRequest,
-    Relations,
-    Reply,
-    RunQuery,
-    RunRecord,
+    QueueReply,
+    QueueRequest,
+    ReadLimits,
+    ReadQueues,
+    ScheduleChange,
+    ScheduleChanged,
     Sent,
-    Snapshot,
-    StatsQuery,
-    StoredEvent,
-    StoredLog,
-    StoreStats,
     TaskRef,
-    VersionCount,
     WorkerProfile,
-    WorkerRecord,
+)
+from holdfast.store.protocol.blobs import BlobRequest
+from holdfast.store.protocol.streams import (
+    PruneStreams,
+    StreamWrite,
+    StreamWritten,
 )
 
 A = TypeVar("A")
@@ -102,9 +117,11 @@ _UNANSWERED_S = 300.0
 """Seconds for which a claim without a reply is remembered: after that it was executed or never will be."""
 _WRITERS = 4
 _MAX_ITEMS = 500
+_COMMIT_WRITERS = 2
+"""While the server writes one batch of commits, the worker runs turns and fills the next. A third batch did not pay."""
 
 
-class PostgresStore:
+class PostgresStore(ReadIntents):
     """A store in one schema of a database. It belongs to the process and the event loop that opened it.
 
     ``clock`` replaces the database's clock, for tests.
@@ -179,12 +196,18 @@ class PostgresStore:
     def failovers(self) -> Failovers:
         return self._failovers
 
+    @property
+    def writers(self) -> int:
+        return _COMMIT_WRITERS
+
     # --- writes of clients
 
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         requests = [CreateRequest(new, token(self._random)) for new in runs]
         if connection is None:
             self._require_open()
+            if any(new.policy is not None for new in runs):  # its lock must be the first of its transaction
+                return await self._call(create, requests)
             return await self._creates(requests)
         return await self._write_on(connection, create, requests)
 
@@ -197,6 +220,9 @@ class PostgresStore:
 
     async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
         return await self._transact(control.control, control.ControlCall(request, token(self._random), audit))
+
+    async def blobs(self, request: BlobRequest) -> list[Any]:
+        return await self._call(blob_rows.blobs, request)
 
     async def bulk(self, request: BulkRequest) -> list[BulkJobRow]:
         return await self._call(bulk_jobs.bulk, request)
@@ -262,6 +288,29 @@ class PostgresStore:
     async def prune(self, request: PruneRequest) -> Pruned:
         return await self._call(prune.prune, request)
 
+    # --- streams
+
+    async def write_streams(self, writes: Sequence[StreamWrite]) -> list[StreamWritten]:
+        return await self._call(streams.write, writes)
+
+    async def prune_streams(self, request: PruneStreams) -> int:
+        return await self._call(streams.prune, request)
+
+    # --- flow control
+
+    async def limits(self, request: LimitRequest) -> list[LimitRecord]:
+        if isinstance(request, ReadLimits):
+            return await self._call(limits.records, request)
+        return await self._transact(limits.apply, request)
+
+    async def exchange_permits(self, exchange: PermitExchange) -> PermitReply:
+        return await self._call(permits.exchange, exchange)
+
+    async def queues(self, request: QueueRequest) -> QueueReply:
+        if isinstance(request, ReadQueues):
+            return await self._call(queues.read, request)
+        return await self._transact(queues.apply, request)
+
     # --- the outbox
 
     async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
@@ -270,53 +319,23 @@ class PostgresStore:
     async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
         return await self._transact(outbox.settle, outbox.OutboxSettlement(owner, outcomes))
 
-    async def outbox(self, run: int) -> list[OutboxRow]:
-        return await self._call(outbox.outbox, run)
+    # --- schedules
 
-    # --- reads
+    async def due_schedules(self, request: DueRequest) -> DueSchedules:
+        return await self._call(schedules.due, request)
 
-    async def runs(self, query: RunQuery) -> list[RunRecord]:
-        return await self._call(reads.runs, query)
+    async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
+        tokens = [token(self._random) for one in changes for _ in one.runs]
+        return await self._transact(schedules.change, schedules.ChangeCall(changes, tokens))
 
-    async def facts(self, query: FactsQuery) -> list[Fact]:
-        return await self._call(reads.facts, query)
-
-    async def events(self, query: PageQuery) -> list[StoredEvent]:
-        return await self._call(reads.events, query)
-
-    async def logs(self, query: PageQuery) -> list[StoredLog]:
-        return await self._call(reads.logs, query)
-
-    async def load(self, run: int) -> Snapshot:
-        return await self._call(reads.load, run)
-
-    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
-        return await self._call(reads.undelivered, query)
-
-    async def reply(self, run: int, dedup: str) -> Reply | None:
-        return await self._call(reads.reply, reads.ReplyQuery(run, dedup))
-
-    async def audit(self, query: AuditQuery) -> list[AuditRow]:
-        return await self._call(audit_log.records, query)
-
-    async def relations(self, run: int) -> Relations:
-        return await self._call(reads.relations, run)
-
-    async def workers(self) -> list[WorkerRecord]:
-        return await self._call(workers.workers, None)
-
-    async def versions(self) -> list[VersionCount]:
-        return await self._call(workers.versions, None)
-
-    async def stats(self, query: StatsQuery) -> StoreStats:
-        return await self._call(stats.stats, query)
+    # --- statistics and notifications
 
     async def tally(self, limit: int) -> bool:
         return await self._call(stats.tally, limit)
 
-    async def wait_for_change(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:
         self._require_open()
-        return await self._listener.wait_for_change(since)
+        return await self._listener.wait_for_change(since, streams=streams)
 
     # --- internals
 
@@ -336,7 +355,7 @@ class PostgresStore:
         """Run an intent on the caller's connection."""
         database = self._require_open()
         try:
-            return await work(database.tx(await driver_connection(connection)), argument)
+            return await work(database.tx(await callers_connection(connection, database.where)), argument)
         except DRIVER_ERRORS as error:
             raise translate(error, database.where) from error
 

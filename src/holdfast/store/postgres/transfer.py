@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.store.postgres.blobs import create_triggers
 from holdfast.store.postgres.errors import translate
 from holdfast.store.postgres.settings import parse
 from holdfast.store.postgres.sql import statements
@@ -26,6 +27,9 @@ _EXPRESSIONS = {
     ("event", "dedup"): f"CASE WHEN {_OWN_KEY} THEN dedup END",
     ("event", "line"): f"CASE WHEN {_OWN_KEY} THEN line END",
     ("term", "value"): "text, number",
+    # Permits are not carried: a task that waits for one is due in the target, and requests it again.
+    ("task", "run_at"): "CASE WHEN EXISTS (SELECT FROM {permit} AS p WHERE p.run = t.run AND p.unit = t.unit "
+    "AND p.state < 2) THEN 0 ELSE run_at END",
 }
 """Expressions that read a column, where the name of the column does not."""
 
@@ -85,6 +89,9 @@ class PostgresTransfer:
             if await self._connection.fetchval(self._sql["has_runs"]):
                 return "it is not empty"
             await self._connection.execute(self._sql["set_fence"], *fence)
+            for row in await self._connection.fetch(self._sql["blob_triggers"], self._schema):
+                # The counts of references are carried.
+                await self._connection.execute(f'DROP TRIGGER {row[0]} ON "{self._schema}".{row[1]}')
         return None
 
     async def set_reason(self, reason: str) -> None:
@@ -103,7 +110,8 @@ class PostgresTransfer:
 
     async def read(self, table: TransferTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
         key = ", ".join(table.key)
-        names = [_EXPRESSIONS.get((table.name, name), name) for name in table.names]
+        permit = self._table("permit")
+        names = [_EXPRESSIONS.get((table.name, name), name).replace("{permit}", permit) for name in table.names]
         where, arguments = "", []
         if after is not None:
             where = f"WHERE ({key}) > ({', '.join(f'${n}' for n in range(1, len(after) + 1))})"
@@ -116,7 +124,7 @@ class PostgresTransfer:
         if table.name == "term":  # the key of a page is an instance, which has several terms
             pages = f"SELECT DISTINCT instance FROM {self._table('term')} {order}"
             order = f"WHERE instance IN ({pages}) ORDER BY instance"
-        sql = f"SELECT {', '.join(names)} FROM {self._table(table.name)} {order}"
+        sql = f"SELECT {', '.join(names)} FROM {self._table(table.name)} AS t {order}"
         return [_neutral(table, tuple(row)) for row in await self._connection.fetch(sql, *arguments)]
 
     async def write(self, table: TransferTable, rows: Sequence[Row], position: str) -> None:
@@ -131,11 +139,27 @@ class PostgresTransfer:
             )
             await self._connection.execute(self._sql["set_position"], position)
 
+    async def replace(self, table: TransferTable, changes: Sequence[tuple[str, Sequence[Any], Any, Any]]) -> int:
+        kinds, replaced = dict(table.columns), 0
+        where = " AND ".join(f"{name} = ${n}" for n, name in enumerate(table.key, 3))
+        async with self._writing():
+            for column, key, old, new in changes:
+                sql = f"UPDATE {self._table(table.name)} SET {column} = $1 WHERE {where} AND {column} = $2"
+                names = [column, column, *table.key]
+                values = [
+                    encode_text(value) if kinds[name] is Kind.FREE else value
+                    for name, value in zip(names, (new, old, *key), strict=True)
+                ]
+                replaced += int((await self._connection.execute(sql, *values)).rpartition(" ")[2])
+        return replaced
+
     async def finish(self, last_id: int) -> None:
         async with self._writing():
             await self._connection.execute(self._sql["finish_outbox"])
             await self._connection.fetch(self._sql["finish_audit"])
             await self._connection.fetchval(self._sql["set_last_id"], max(last_id, await self.last_id(), 1))
+            if await self._connection.fetchval(self._sql["has_blobs"]):
+                await create_triggers(self._connection, self._schema)
             for table in TABLES:
                 await self._connection.execute(f"ANALYZE {self._table(table.name)}")
 

@@ -23,6 +23,7 @@ from holdfast.store.protocol.runs import (
     RequestResult,
     Sent,
 )
+from holdfast.store.protocol.streams import StreamWrite
 from holdfast.store.protocol.tasks import Signal
 from holdfast.store.protocol.units import NewUnit, TaskRef
 
@@ -187,10 +188,12 @@ class Following:
     """Applied in this order, after all other rows and before ``next``, which is then None or a Finish."""
     next: Finish | Park | Release | None = None
     """None: the turn continues and keeps its task."""
+    streams: Sequence[StreamWrite] = ()
+    """Items that the workflow's code wrote. A commit with such items may affect any number of streams of its run."""
 
     def then(self, next: Finish | Park | Release | None) -> Following:
         """The same following part with another ``next``."""
-        return Following(self.facts, self.logs, self.attributes, self.operations, next)
+        return Following(self.facts, self.logs, self.attributes, self.operations, next, self.streams)
 
 
 NOTHING_FOLLOWS = Following()

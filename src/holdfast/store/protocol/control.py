@@ -102,8 +102,8 @@ class ContinueRun:
 
     Without ``fork_id`` the new run is the successor of the source, which must be the current run of its instance and
     ERRORED. The source stays as it is; its undelivered events move to the successor. With ``fork_id`` the new run is
-    the first of another instance, and all events stay with the source. The new run inherits the PLAN facts, options,
-    seed, memo and search attributes of the source.
+    the first of another instance, and all events stay with the source. The new run inherits the PLAN facts, time of its
+    start, options, seed, memo and search attributes of the source.
     """
 
     workflow: str
@@ -116,7 +116,6 @@ class ContinueRun:
     """Numbers of the source's events that the facts refer to; they are copied."""
     origin: bytes
     params: bytes | None
-    started_at: int | None
     fork_id: str | None = None
     expires_ms: int | None = None
     expiry: Expiry | None = None

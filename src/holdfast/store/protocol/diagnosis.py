@@ -54,6 +54,7 @@ WAITING_MS = 60_000
 """Tasks that have been due for longer than this are reported."""
 _NEAR_OVERFLOW = 2**62
 _MANY_RUNS = 1_000_000
+_LITTLE_SPACE, _LOW_SPACE = 100 * 1024**2, 1024**3
 
 
 def examine_counts(counts: Counts, *, retention: bool | None) -> Iterator[Finding]:
@@ -131,6 +132,14 @@ def examine_waiting(
             )
 
 
+def examine_space(free: int, disk: str) -> Iterator[Finding]:
+    """The finding about ``free`` bytes on a disk, if they are few."""
+    if free < _LOW_SPACE:
+        severity = Severity.ERROR if free < _LITTLE_SPACE else Severity.WARNING
+        fix = "free space; `holdfast prune URL --older-than 30d` deletes old runs"
+        yield Finding(severity, "disk", f"{free // 1024**2} MB are free on {disk}", fix)
+
+
 class Doctor(Protocol):
     """The checks of one database."""
 
@@ -141,7 +150,10 @@ class Doctor(Protocol):
     async def close(self) -> None: ...
 
     async def settings(self, lease_ms: int) -> list[Finding]:
-        """Findings about the server or the file. ``lease_ms``: the lease of the workers."""
+        """Findings about the server or the file. ``lease_ms``: the lease of the workers.
+
+        If one of them is an error of the check ``rights``, the rows cannot be read, and there are no others.
+        """
         ...
 
     async def counts(self) -> Counts: ...

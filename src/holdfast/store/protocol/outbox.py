@@ -16,6 +16,8 @@ class Outbound(NamedTuple):
     type: str
     payload: bytes | None
     step: str
+    trace: str | None = None
+    """The trace context of the turn that publishes the event, which the telemetry sets."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class OutboxRow:
     """The error of the last failed attempt."""
     delivered_at: int | None = None
     parked_at: int | None = None
+    trace: str | None = None
+    """The trace context of the turn that published the event."""
 
 
 class OutboxClaimRequest(NamedTuple):

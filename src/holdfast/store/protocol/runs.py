@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.core.facts import Fact, StoredEvent, Watch
 from holdfast.core.model import DEFAULT_QUEUE, Status
 from holdfast.core.origin import Origin
+from holdfast.store.protocol.start_policies import StartPolicy
 from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ class NewRun:
     lease_ms: int = 0
     on_conflict: OnConflict = OnConflict.USE_EXISTING
     on_reuse: OnReuse = OnReuse.USE_EXISTING
+    reuse_after_ms: int = 0
+    """With ``OnReuse.ALLOW``: an ended run that was created less than this time ago is used instead of a new one."""
     options: bytes | None = None
     attributes: Attributes | None = None
     expires_ms: int | None = None
@@ -210,6 +213,8 @@ class NewRun:
     version: str | None = None
     pinned: bool = False
     """With ``version``: only workers of that version claim the run."""
+    policy: StartPolicy | None = None
+    """The policy that decides whether the start makes a run. It has no owner, and is alone in its call."""
 
     @property
     def pin(self) -> str:
@@ -281,6 +286,8 @@ class RequestResult(StrEnum):
     """The run has ended, so the request has no effect (for a start: the start events do not reach the existing run)."""
     MISSING = "missing"
     """The run does not exist."""
+    LIMITED = "limited"
+    """For a start: a limit has no room (``LimitedStart.reject``). Nothing was written; the run is the refused one."""
 
     @property
     def ok(self) -> bool:
@@ -292,7 +299,7 @@ class Created:
     """The result of a NewRun: the run that now has the id, and whether this call created it."""
 
     result: RequestResult
-    """DONE, EXISTING, EXISTS or ENDED."""
+    """DONE, EXISTING, EXISTS, ENDED or LIMITED."""
     run: RunRecord
     epoch: int = 0
     events: Sequence[StoredEvent] = ()
@@ -379,6 +386,8 @@ class NewEvent:
     and it is not a suspect."""
     prediction: Prediction | None = None
     """The claimant's turn after this event. A store may ignore it."""
+    trace: str | None = None
+    """The trace context of the sender, which the telemetry sets."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 The cost of a read does not depend on the number of finished runs. Runs that ended are counted by **tallies**, stored
 counts of all runs that ended up to a *watermark*; a read adds the runs that ended since. ``Store.tally`` moves the
-watermark forward.
+watermark forward. A retry adds one to the tally of retried runs, which a read subtracts; the end of a run that was
+retried stays in the numbers of ends by time and in those of errors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 TALLY_MARGIN_MS = 30_000
 """The watermark stays this far behind the store's clock: a transaction may take time from its end of a run to its
 commit."""
+MAX_MINUTES = 1440
+"""Counts by minute are kept for a day."""
 TALLY_PAUSE_MS = 5_000
 """The watermark moves at most this often."""
 
@@ -55,12 +58,43 @@ class StepTimes:
     max_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionCount:
+    """Runs of one workflow that need attention for the same reason."""
+
+    kind: str
+    """``errored``, ``paused`` (by the engine), ``due`` (for a minute), ``lost``, ``failing`` or ``outbox``."""
+    workflow: str
+    name: str | None
+    """The name of the error, the note of the pause, the queue, or the key of the failing step."""
+    version: str | None
+    """The release of errored runs, the pin of due tasks."""
+    count: int
+    since: int | None
+    last: int | None
+    run: int
+    """One of the runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteCount:
+    """Runs of a workflow that started, or ended with a status, in one minute."""
+
+    what: str
+    """``started``, or the status."""
+    workflow: str
+    minute: int
+    """Minutes since 1970."""
+    count: int
+
+
 @dataclass(slots=True)
 class StoreStats:
     at: int
     """The store's time of the read."""
     runs: Sequence[RunCount] = ()
-    """Runs by workflow and status, including those that have a successor."""
+    """Runs by workflow and status, including those that have a successor, except runs that were retried: the successor
+    of a retried run goes on from its history, and is counted in its place."""
     queues: Sequence[QueueCount] = ()
     workers_alive: int = 0
     ended_last_minute: int = 0
@@ -72,11 +106,18 @@ class StoreStats:
     """Names of the errors of runs that errored within the last hour, the most frequent first."""
     slowest_steps: Sequence[StepTimes] = ()
     """Steps of the latest runs that ended within the last hour, the slowest first."""
+    attention: Sequence[AttentionCount] = ()
+    minutes: Sequence[MinuteCount] = ()
+    """Not summed: a minute may have several counts of the same kind."""
 
 
 class StatsQuery(NamedTuple):
     details: bool = False
     """Read also the numbers of starts, the errors and the slowest steps."""
+    attention: bool = False
+    """Read also the runs that need attention. The cost grows with the number of open runs."""
+    minutes: int = 0
+    """Read also the counts of this many minutes before now, at most ``MAX_MINUTES``."""
 
 
 @dataclass(slots=True)

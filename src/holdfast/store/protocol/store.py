@@ -7,15 +7,40 @@ from typing import Any, Protocol
 
 from holdfast.core.facts import Fact, MailboxPage, StoredEvent, StoredLog
 from holdfast.ports import Clock
+from holdfast.store.protocol.blobs import BlobRequest
 from holdfast.store.protocol.bulk import BulkJobRow, BulkRequest
 from holdfast.store.protocol.commits import Commit, Committed, LateResults, LiveTransaction
 from holdfast.store.protocol.control import Audit, AuditQuery, AuditRow, ControlRequest, ControlResult
 from holdfast.store.protocol.failovers import Failovers
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
+from holdfast.store.protocol.permits import (
+    LimitRecord,
+    LimitRequest,
+    PermitExchange,
+    PermitPosition,
+    PermitReply,
+)
 from holdfast.store.protocol.prune import Pruned, PruneRequest
+from holdfast.store.protocol.queues import QueueReply, QueueRequest
 from holdfast.store.protocol.reads import FactsQuery, MailboxQuery, Migrated, PageQuery, Relations, RunQuery
 from holdfast.store.protocol.runs import Claimant, Created, NewEvent, NewRun, Reply, RunRecord, Sent
+from holdfast.store.protocol.schedules import (
+    DueRequest,
+    DueSchedules,
+    ScheduleChange,
+    ScheduleChanged,
+    ScheduleQuery,
+    ScheduleRow,
+)
 from holdfast.store.protocol.stats import StatsQuery, StoreStats
+from holdfast.store.protocol.streams import (
+    PruneStreams,
+    StreamHead,
+    StreamPage,
+    StreamQuery,
+    StreamWrite,
+    StreamWritten,
+)
 from holdfast.store.protocol.tasks import (
     ClaimRequest,
     ClaimResult,
@@ -58,6 +83,11 @@ class Store(Protocol):
     @property
     def failovers(self) -> Failovers:
         """Notifications of failovers of the database."""
+        ...
+
+    @property
+    def writers(self) -> int:
+        """Number of batches of commits that a worker writes at the same time. 1 if the database has one writer."""
         ...
 
     # --- writes of clients
@@ -126,6 +156,25 @@ class Store(Protocol):
         """
         ...
 
+    # --- streams
+
+    async def write_streams(self, writes: Sequence[StreamWrite]) -> list[StreamWritten]:
+        """Append items of running attempts to streams, each write under its own fence. A repeated call has no effect.
+
+        A stream may be written by several attempts at the same time; the items of one write are adjacent.
+        """
+        ...
+
+    async def read_stream(self, query: StreamQuery) -> StreamPage: ...
+
+    async def streams(self, run: int) -> list[StreamHead]:
+        """The streams of a run, in the order of their names."""
+        ...
+
+    async def prune_streams(self, request: PruneStreams) -> int:
+        """Delete streams of finished runs in one transaction; returns their number."""
+        ...
+
     # --- workers and leases
 
     async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
@@ -174,6 +223,34 @@ class Store(Protocol):
         """
         ...
 
+    # --- blobs
+
+    async def blobs(self, request: BlobRequest) -> list[Any]:
+        """Count references to blobs, write and read the chunks of blobs, and find blobs without references."""
+        ...
+
+    # --- flow control
+
+    async def limits(self, request: LimitRequest) -> list[LimitRecord]:
+        """Declare, change or read limits. Permits that a higher limit has room for are granted by the next exchange."""
+        ...
+
+    async def exchange_permits(self, exchange: PermitExchange) -> PermitReply:
+        """Return, request and park permits of a worker; then grant everything that has room.
+
+        The reply has the permits of the worker's tasks that were granted since its last exchange. A repeated exchange
+        has the same effect as one.
+        """
+        ...
+
+    async def permit_positions(self, run: int) -> list[PermitPosition]:
+        """The waiting permits of a run, with the limits that have no room."""
+        ...
+
+    async def queues(self, request: QueueRequest) -> QueueReply:
+        """Declare, pause, resume, move or read queues. Workers are notified of every change."""
+        ...
+
     # --- the outbox
 
     async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
@@ -192,6 +269,22 @@ class Store(Protocol):
 
     async def outbox(self, run: int) -> list[OutboxRow]:
         """All outbound events of a run, in their order."""
+        ...
+
+    # --- schedules
+
+    async def due_schedules(self, request: DueRequest) -> DueSchedules:
+        """Schedules whose time has come, the longest overdue first, with their open and queued ticks."""
+        ...
+
+    async def schedules(self, query: ScheduleQuery) -> list[ScheduleRow]: ...
+
+    async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
+        """Change schedules whose revision is the expected one, and create the runs of their ticks.
+
+        All changes are one transaction, but each is applied or refused on its own. The ids of the runs identify their
+        ticks: a run that exists already is used.
+        """
         ...
 
     # --- reads
@@ -245,8 +338,11 @@ class Store(Protocol):
         """
         ...
 
-    async def wait_for_change(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:
         """Wait until another process has written something that may concern this one, and return a version number.
+
+        ``streams``: wait also for items of streams, which would wake a worker many times in a second for nothing.
+        Numbers with and without ``streams`` are not comparable.
 
         ``since``: the last number that was returned; with None the call returns at once. The call returns after a
         short time in any case, possibly with the same number. A new number does not prove a change; an unchanged

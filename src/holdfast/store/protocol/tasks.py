@@ -10,6 +10,7 @@ from typing import NamedTuple
 from holdfast.core.facts import Fact, MailboxPage, StoredEvent
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol.runs import RunRecord
+from holdfast.store.protocol.streams import StreamHead
 from holdfast.store.protocol.units import TaskRef
 
 SUSPECT_LOSSES = 2
@@ -121,6 +122,8 @@ class Snapshot:
     """The events that the facts refer to, by number."""
     log_count: int
     """The number of stored log lines of the workflow code itself. A replay logs these lines again."""
+    streams: Sequence[StreamHead] = ()
+    """The streams of the run. A replay writes the items of the workflow's code again."""
 
 
 class HeldTask(NamedTuple):

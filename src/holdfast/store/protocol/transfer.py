@@ -67,13 +67,14 @@ TABLES = (
         text="workflow instance_id kind status queue parent parent_close version",
         free="note",
         bytes="params output error options memo search origin",
-        flag="current pinned",
+        flag="current pinned retried",
     ),
     _table(
         "task",
         "run unit",
-        int="run unit bucket kind priority run_at epoch losses signal expires_at missing",
-        text="workflow queue topics expiry pin",
+        int="run unit bucket kind priority run_at epoch losses signal expires_at missing held_at "
+        "items",
+        text="workflow queue topics expiry pin single gather",
         free="key",
         flag="lost",
     ),
@@ -90,23 +91,41 @@ TABLES = (
         "event",
         "run n",
         int="run n created_at delivered_at line",
-        text="type",
+        text="type trace",
         free="sender consumed_by dedup ask",
         bytes="payload reply",
         flag="reply_ok",
     ),
     _table("log", "run n", int="run n at attempt", text="level category", free="message step_key", bytes="data",
            flag="is_replay"),
+    _table("stream", "run name", int="run items size code_items markers tail", text="name"),
+    _table("chunk", "run name first", int="run first count unit epoch attempt start", text="name", free="step_key",
+           bytes="data", flag="closes"),
     _table("watch", "target watcher", int="target watcher kind"),
     _table("term", "instance", int="instance", text="workflow", free="key", term="value"),
     _table(
         "outbox",
         "run n",
         int="run n created_at attempts run_at delivered_at parked_at",
+        text="trace",
         free="step type error",
         bytes="payload",
     ),
     _table("audit", "n", int="n at", text="action target outcome", free="actor reason"),
+    _table(
+        "schedule",
+        "name",
+        int="created_at updated_at revision next_tick due_at seq result_n",
+        text="name workflow declaration",
+        free="note",
+        bytes="content params result",
+        flag="paused",
+    ),
+    _table("tick", "schedule n", int="n tick at", text="schedule cause overlap state workflow instance_id"),
+    _table("limit", "name", int="concurrency rate_count rate_ms burst", text="name weights declared", flag="fair"),
+    _table("queue", "name", text="name", flag="paused declared"),
+    _table("blob", "id", text="id", int="refs at", flag="used"),
+    _table("blob_chunk", "id n", text="id", int="n", bytes="data"),
     _table("bulk", "id", text="id", int="created_at position upto ended_at", bytes="content progress"),
 )  # fmt: skip
 BY_NAME = {table.name: table for table in TABLES}
@@ -216,6 +235,13 @@ class TransferDatabase(Protocol):
 
     async def write(self, table: TransferTable, rows: Sequence[Row], position: str) -> None:
         """Insert rows and set the position, in one transaction."""
+        ...
+
+    async def replace(self, table: TransferTable, changes: Sequence[tuple[str, Sequence[Any], Any, Any]]) -> int:
+        """Replace values in one transaction, each only if its row has not changed; returns their number.
+
+        A change is the column, the key of the row, the value that was read, and the new value.
+        """
         ...
 
     async def finish(self, last_id: int) -> None:

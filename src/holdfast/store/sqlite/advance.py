@@ -16,6 +16,7 @@ from holdfast.core.model import TaskKind
 from holdfast.store.protocol import Advance, Advanced, Claimant, Signal, TaskRef, UnitRelease
 from holdfast.store.sqlite.commit import deliver
 from holdfast.store.sqlite.control import set_paused
+from holdfast.store.sqlite.queues import paused_queues
 from holdfast.store.sqlite.rows import encode_text, fact_rows, log_rows
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -61,12 +62,20 @@ class _UnitTask(NamedTuple):
 
 def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
     applied: list[bool] = []
-    claimer = _Claimer(tx, request.claimant, request.claim_limit)
+    claimer = _Claimer(tx, request.claimant, 0 if _is_paused(tx, request) else request.claim_limit)
     for part in _parts(request.advances):
         batch = _Batch(tx, claimer)
         applied += batch.add(part)
         batch.write()
     return Advanced(applied, claimer.claimed, claimer.due)
+
+
+def _is_paused(tx: Tx, request: AdvanceRequest) -> bool:
+    """True if a queue is paused in which a run of the request is. No unit of the request is claimed then."""
+    if not request.claim_limit or not paused_queues(tx):
+        return False
+    runs = json.dumps([one.task.run for one in request.advances])
+    return bool(tx.connection.execute(_SQL["in_paused_queue"], (runs,)).get)
 
 
 def _parts(advances: Sequence[Advance]) -> Iterator[list[Advance]]:

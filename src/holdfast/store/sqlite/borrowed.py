@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import apsw
 
 from holdfast.errors import InvalidOptionError
+from holdfast.store.callers import driver_connection
 from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import translate
 from holdfast.store.sqlite.guard import Guard
-from holdfast.store.sqlite.opening import MEMORY, FileIdentity, identity
+from holdfast.store.sqlite.opening import MEMORY, Driver, FileIdentity, identity
+from holdfast.store.sqlite.stdlib import StdlibConnection
 from holdfast.store.sqlite.tx import Work, write_transaction
 
 A = TypeVar("A")
@@ -30,23 +33,61 @@ class Borrowed:
     rejections: dict[int, Committed] = field(default_factory=dict)
 
 
-def check(connection: Any, path: str, file: FileIdentity | None) -> apsw.Connection:
+def check(connection: Any, path: str, file: FileIdentity | None, driver: Driver) -> apsw.Connection:
     """Check that the connection is open on this store's file; otherwise the rows would be written elsewhere."""
     if path == MEMORY:
         raise InvalidOptionError(
             "connection= needs a database file, but this store is in memory: no other connection can reach it"
         )
-    if not isinstance(connection, apsw.Connection):
-        raise InvalidOptionError(f"connection= must be an apsw.Connection to {path}, not {type(connection).__name__}")
+    found = _driver_connection(connection, path, driver)
     try:
-        found = connection.filename
-    except apsw.ConnectionClosedError as error:
+        name = found.filename
+    except apsw.Error as error:
         raise InvalidOptionError(
-            f"connection= must be an open apsw.Connection to {path}; this one is closed"
+            f"connection= must be an open connection to {path}; this one is closed, or of another thread ({error})"
         ) from error
-    if identity(found) != file:
-        raise InvalidOptionError(f"connection= must be an apsw.Connection to {path}, not to {found or MEMORY}")
-    return connection
+    if identity(name) != file:
+        raise InvalidOptionError(f"connection= must be a connection to {path}, not to {name or MEMORY}")
+    return found
+
+
+def _driver_connection(connection: Any, path: str, driver: Driver) -> apsw.Connection:
+    found = driver_connection(connection)
+    if isinstance(found, apsw.Connection) and driver is Driver.APSW:
+        return found
+    if isinstance(found, sqlite3.Connection) and driver is Driver.SQLITE3:
+        return cast("apsw.Connection", CallersConnection(found))
+    if not isinstance(found, apsw.Connection | sqlite3.Connection):
+        wanted = "apsw.Connection" if driver is Driver.APSW else "sqlite3.Connection, or a SQLAlchemy session on one,"
+        raise InvalidOptionError(f"connection= must be an {wanted} to {path}, not {type(connection).__name__}")
+    other = Driver.SQLITE3 if driver is Driver.APSW else Driver.APSW
+    raise InvalidOptionError(
+        f"connection= is a connection of {other}, but this store opened {path} with {driver}. Two copies of SQLite in "
+        f"one process do not see each other's locks, and damage the file: open the app with ?driver={other} in its URL"
+    )
+
+
+class CallersConnection(StdlibConnection):
+    """A caller's connection of ``sqlite3``. Its transaction begins as the module's own statements begin one."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._callers = connection
+
+    def begin_implicitly(self) -> bool:
+        """Begin the transaction that the module would begin before an INSERT; False in autocommit mode."""
+        if not self._callers.in_transaction and self._callers.isolation_level is not None:
+            self.execute("BEGIN IMMEDIATE")
+        return self._callers.in_transaction
+
+    @contextmanager
+    def plain_text(self) -> Iterator[None]:
+        factory = self._callers.text_factory
+        self._callers.text_factory = str
+        try:
+            yield
+        finally:
+            self._callers.text_factory = factory
 
 
 def write(connection: apsw.Connection, path: str, now: int, work: Work[A, R], argument: A) -> R:
@@ -54,11 +95,17 @@ def write(connection: apsw.Connection, path: str, now: int, work: Work[A, R], ar
     try:
         with (
             _plain_rows(connection),
-            _savepoint(connection) if connection.in_transaction else write_transaction(connection),
+            _savepoint(connection) if _in_transaction(connection) else write_transaction(connection),
         ):
             return work(Borrowed(connection, now), argument)
     except apsw.Error as error:
         raise translate(error, path, connection.pragma("busy_timeout") / 1000) from error
+
+
+def _in_transaction(connection: apsw.Connection) -> bool:
+    if isinstance(connection, CallersConnection):
+        return connection.begin_implicitly()
+    return connection.in_transaction
 
 
 @contextmanager
@@ -77,6 +124,10 @@ def _savepoint(connection: apsw.Connection) -> Iterator[None]:
 @contextmanager
 def _plain_rows(connection: apsw.Connection) -> Iterator[None]:
     """Disable the caller's row tracer and cursor factory."""
+    if isinstance(connection, CallersConnection):
+        with connection.plain_text():
+            yield
+        return
     trace, factory = connection.row_trace, connection.cursor_factory
     connection.row_trace, connection.cursor_factory = None, apsw.Cursor
     try:

@@ -75,6 +75,8 @@ def claim_run(tx: Tx, run: int, claimant: Claimant) -> Claim:
 
 def _claim_units(tx: Tx, request: ClaimRequest, run: int) -> ClaimResult:
     """Claim units of one run."""
+    if tx.connection.execute(_SQL["is_run_in_paused_queue"], (run,)).get:
+        return ClaimResult([], None, tx.now)
     left_out = _NO_BUCKET if request.suspects else SUSPECT_BUCKET
     run_rows = tx.connection.execute(_SQL["due_run"], (run, tx.now)).fetchall() if request.limit else []
     room = request.limit - len(run_rows)

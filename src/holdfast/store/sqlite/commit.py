@@ -45,6 +45,7 @@ from holdfast.store.sqlite.rows import encode_text, encode_text_or_none, fact_ro
 from holdfast.store.sqlite.search import set_attributes
 from holdfast.store.sqlite.send import matches_topics, send, topics_text
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.streams import append
 from holdfast.store.sqlite.successors import create_next
 from holdfast.store.sqlite.tx import Row, Tx
 
@@ -313,6 +314,8 @@ class _Batch:
             self._rows["insert_log"] += log_rows(run, following.logs)
         if following.attributes is not None:
             self._attributes.append((run, following.attributes))
+        for write in following.streams:
+            append(self._tx, write)
         return self._apply_operations(one) if following.operations else self._apply_next(one, ownership)
 
     def _apply_operations(self, one: Commit) -> Committed:

@@ -13,7 +13,8 @@ import apsw
 from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import BROKEN
 from holdfast.store.sqlite.guard import Guard
-from holdfast.store.sqlite.opening import BUSY_S
+from holdfast.store.sqlite.opening import BUSY_S, disable_checkpoint_on_close
+from holdfast.store.sqlite.tx import Tx
 
 _CHECKPOINT_PAGES = 2_000
 _RESTART_PAGES = 65_536
@@ -23,14 +24,16 @@ _RESTART_TIMEOUT_MS = 200
 class StoreConnection:
     """One connection of a store; a ``Tx``. The caller makes sure that one thread at a time uses it.
 
-    ``connect`` is called for the first use, and again after the connection broke. ``begin`` is the statement that
-    begins a transaction. ``check_file`` is called in each transaction, which fails if it raises.
+    ``connect`` is called for the first use, and again after the connection broke. ``recover`` is called before that if
+    the system failed to read or write the file. ``begin`` is the statement that begins a transaction. ``check_file`` is
+    called in each transaction, which fails if it raises.
     """
 
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
         *,
+        recover: Callable[[], None],
         begin: str,
         now: Callable[[], int],
         guard: Guard,
@@ -41,7 +44,11 @@ class StoreConnection:
         self.now = 0
         self.guard = guard
         self.rejections: dict[int, Committed] = {}
+        self.before_commit: Callable[[Tx], None] | None = None
+        """Called at the end of each transaction; set once the program uses limits."""
         self._connect = connect
+        self._recover = recover
+        self._recovery_due = False
         self._begin = begin
         self._clock = now
         self._check_file = check_file
@@ -75,14 +82,17 @@ class StoreConnection:
         try:
             if self.in_transaction:
                 self.connection.execute("ROLLBACK")
-        except apsw.Error:
-            self.disconnect()  # closing rolls back too
+        except apsw.Error as error:
+            self._discard(error)  # closing rolls back too
 
     # --- the connection
 
     def reconnect(self) -> None:
         if self.connected:
             return
+        if self._recovery_due:
+            self._recover()
+            self._recovery_due = False
         self.connection = self._connect()
         # Replaces SQLite's automatic checkpoint inside COMMIT, for which the callers would wait.
         self.connection.set_wal_hook(self._note_wal_pages)
@@ -94,10 +104,17 @@ class StoreConnection:
             with suppress(apsw.Error):  # the connection is discarded in any case
                 self.connection.close(force=True)
 
+    def _discard(self, error: Exception) -> None:
+        """Close the connection after an error. It writes nothing more, not even the checkpoint of the last close."""
+        self._recovery_due = self._recovery_due or isinstance(error, apsw.IOError)
+        if self.connected:
+            disable_checkpoint_on_close(self.connection)
+        self.disconnect()
+
     def on_error(self, error: Exception) -> None:
         """Close a broken connection; after an error of a full disk, restart the WAL at the next checkpoint."""
         if isinstance(error, BROKEN):
-            self.disconnect()
+            self._discard(error)
         elif isinstance(error, apsw.FullError):
             self._wal_pages = _RESTART_PAGES  # a restarted WAL reuses its file and needs no more disk space
 
@@ -124,8 +141,8 @@ class StoreConnection:
                 self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         except (apsw.BusyError, apsw.LockedError):
             pass  # another connection reads or checkpoints; the next commit tries again
-        except apsw.Error:
-            self.disconnect()
+        except apsw.Error as error:
+            self._discard(error)
         finally:
             if too_long and self.connected:
                 self.connection.set_busy_timeout(BUSY_S * 1000)

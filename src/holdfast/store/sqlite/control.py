@@ -132,8 +132,8 @@ def cancel(tx: Tx, run: RunRecord, request: CancelRun, affected: AffectedRuns) -
 
 
 def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int | None, affected: AffectedRuns) -> None:
-    """Cancel a run that has not ended. A graph has no code that could react, and ends at once."""
-    if run.kind == GRAPH:
+    """Cancel a run that has not ended. A graph, and a held run, have no code that could react, and end at once."""
+    if run.kind == GRAPH or tx.connection.execute(_SQL["is_held"], (run.run,)).get:
         ends.merge(affected, ends.cancel(tx, run.run, cancel_reason(event.payload)))
         return
     add_effect(affected, run.run, add_event(tx, run, event))
@@ -145,13 +145,12 @@ def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int 
 def restart(tx: Tx, old: RunRecord, request: RestartRun, affected: AffectedRuns) -> RunRecord:
     """Create the new run and end the old one; returns the new run."""
     was_running = not old.status.terminal
-    if was_running:
-        ends.close(tx, old.run, RESTARTED)
     expires = successors.expires_in(request.expires_ms, request.expiry, tx.now)
     successor = successors.Successor(old.params, tx.now, 1, expires, request.options, request.units, in_line=False)
     new = successors.create_successor(tx, old, successor)
     affected.work = True
     if was_running:
+        ends.close(tx, old.run, RESTARTED)  # after the successor has taken its place among singletons
         affected.ended.append(old.run)
         ends.merge(affected, ends.propagate(tx, [ends.End(old.run, new)]).get(old.run))
     return record_of(tx, new)

@@ -20,11 +20,13 @@ from holdfast.store.protocol import (
     StoredEvent,
 )
 from holdfast.store.sqlite import ends
+from holdfast.store.sqlite.queues import leave_paused_unclaimed
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import encode_text_or_none
 from holdfast.store.sqlite.search import delete_terms, insert_terms
 from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.start_policies import start
 from holdfast.store.sqlite.successors import expires_in, supersede
 from holdfast.store.sqlite.tx import Row, Tx
 from holdfast.store.sqlite.unit_tasks import OwnerLease, UnitInserts, UnitQueue
@@ -42,6 +44,18 @@ class _Key(NamedTuple):
 
 
 def create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
+    if any(new.policy is not None for new in runs):  # a writer may have merged several calls
+        return [start(tx, new, _create_one) for new in runs]
+    return _create(tx, runs)
+
+
+def _create_one(tx: Tx, new: NewRun) -> Created:
+    [created] = _create(tx, [new])
+    return created
+
+
+def _create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
+    leave_paused_unclaimed(tx, runs)
     connection = tx.connection
     last: int = connection.execute(_SQL["last_id"]).get
     numbered = [(_Key(run, run, 0), new) for run, new in enumerate(runs, last + 1)]
@@ -132,7 +146,8 @@ def _created(tx: Tx, key: _Key, new: NewRun, affected: AffectedRuns | None = Non
         if key.number > 0:  # an unread EXIT event of an earlier run would be taken for this run's
             pid = f"{new.workflow}/{new.instance_id}"
             tx.connection.execute(_SQL["delete_exit_event"], (new.parent_run, EXIT, pid))
-        watch(tx, new.parent_run, key.run, new.watch)
+        if tx.connection.execute(_SQL["is_open"], (new.parent_run,)).fetchone():  # a worker may start a child too late
+            watch(tx, new.parent_run, key.run, new.watch)
     record = new.record(key.run, key.number, key.instance, tx.now)
     epoch = 0 if record.owner is None else FIRST_EPOCH
     claimed = [unit.unit for unit in new.claimed_units()]
@@ -170,6 +185,8 @@ def _resolve_ended(tx: Tx, new: NewRun, old: RunRecord) -> Created:
     match new.on_reuse:
         case OnReuse.USE_EXISTING | OnReuse.RETRY_IF_FAILED:
             return Created(RequestResult.ENDED if new.start_events else RequestResult.EXISTING, old)
+        case OnReuse.ALLOW if tx.now < old.created_at + new.reuse_after_ms:
+            return Created(RequestResult.EXISTING, old)
         case OnReuse.REJECT:
             return Created(RequestResult.EXISTS, old)
         case OnReuse.ALLOW_IF_FAILED if old.status is Status.COMPLETE:

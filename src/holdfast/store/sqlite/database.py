@@ -43,7 +43,7 @@ _ENDS_A_BATCH = (Mode.EXCLUSIVE, Mode.LAST)
 class Database:
     """One connection with a job queue.
 
-    ``connect``, ``begin`` and ``check_file`` are those of the connection. The thread opens the connection.
+    ``connect``, ``recover``, ``begin`` and ``check_file`` are those of the connection. The thread opens the connection.
     """
 
     def __init__(
@@ -51,13 +51,14 @@ class Database:
         connect: Callable[[], apsw.Connection],
         *,
         path: str,
+        recover: Callable[[], None],
         begin: str,
         now: Callable[[], int],
         monotonic: Callable[[], float],
         guard: Guard,
         check_file: Callable[[], None],
     ) -> None:
-        self.tx = StoreConnection(connect, begin=begin, now=now, guard=guard, check_file=check_file)
+        self.tx = StoreConnection(connect, recover=recover, begin=begin, now=now, guard=guard, check_file=check_file)
         self.runner = JobRunner(self.tx, path)
         self._monotonic = monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,6 +95,11 @@ class Database:
         if (user := self._exclusive_user) is not None:
             user.request_end()
         await self.submit(lambda _, __: self.tx.disconnect(), None, Mode.LAST)
+
+    def close_connection(self) -> None:
+        """Close the connection when it is not in use; the next job opens another one. May be called by any thread."""
+        with self._connection_lock:
+            self.tx.disconnect()
 
     def submit(
         self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, inline: bool = False, immediate: bool = False

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.store.protocol.diagnosis import WAITING_MS, Counts, Finding, Severity, Waiting
+from holdfast.store.protocol.diagnosis import WAITING_MS, Counts, Finding, Severity, Waiting, examine_space
 from holdfast.store.sqlite import migrate, opening
 from holdfast.store.sqlite.errors import translate
 from holdfast.store.sqlite.guard import Guard
@@ -19,7 +19,6 @@ from holdfast.store.sqlite.sql import migrations, statements
 
 _SQL = statements("doctor")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
-_LITTLE_SPACE, _LOW_SPACE = 100 * 1024**2, 1024**3
 _LONG_WAL = 256 * 1024**2
 _QUICK_CHECK_MAX = 1024**3
 _MANY_FREE_PAGES = 5_000
@@ -76,10 +75,7 @@ class SqliteDoctor:
 
     def _space(self) -> Iterator[Finding]:
         free = shutil.disk_usage(Path(self._path).resolve().parent).free
-        if free < _LOW_SPACE:
-            severity = Severity.ERROR if free < _LITTLE_SPACE else Severity.WARNING
-            fix = "free space; `holdfast prune URL --older-than 30d` deletes old runs"
-            yield Finding(severity, "disk", f"{free // 1024**2} MB are free on the disk of the file", fix)
+        yield from examine_space(free, "the disk of the file")
         log = Path(f"{self._path}-wal")
         size = log.stat().st_size if log.exists() else 0
         if size > _LONG_WAL:

@@ -38,7 +38,7 @@ def close(tx: Tx, run: int, reason: str | None) -> None:
 
 
 def close_cancelled(tx: Tx, run: int, reason: str | None) -> None:
-    """As ``close``, for a graph that is cancelled."""
+    """As ``close``, for a run that is cancelled."""
     _write_tombstone(tx, run, reason)
     error = Failure("CancelledError", reason or "no reason given", kind="Cancelled", retryable=False)
     tx.connection.execute(_SQL["cancel"], (run, json.dumps(error.content()).encode(), tx.now))
@@ -57,15 +57,15 @@ def drop_task(tx: Tx, run: int) -> None:
 def terminate(tx: Tx, run: int, reason: str | None) -> AffectedRuns:
     """End a run that has not ended, without a successor."""
     close(tx, run, reason)
-    affected = AffectedRuns(ended=[run])
+    affected = AffectedRuns(ended=[run], work=True)  # a singleton that was held behind it may be due
     merge(affected, propagate(tx, [End(run)]).get(run))
     return affected
 
 
 def cancel(tx: Tx, run: int, reason: str | None) -> AffectedRuns:
-    """End a graph that has not ended, as cancelled."""
+    """End a run that has not ended and has no code that could react, as cancelled."""
     close_cancelled(tx, run, reason)
-    affected = AffectedRuns(ended=[run])
+    affected = AffectedRuns(ended=[run], work=True)  # a singleton that was held behind it may be due
     merge(affected, propagate(tx, [End(run)]).get(run))
     return affected
 

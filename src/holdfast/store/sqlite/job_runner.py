@@ -69,7 +69,7 @@ class JobRunner:
             if job.mode is not Mode.LAST:
                 self._tx.reconnect()
             job.result = job.work(self._tx, job.argument)
-        except Exception as error:  # noqa: BLE001, RUF100  (it is the caller's to handle)
+        except Exception as error:  # it is the caller's to handle
             self.fail([job], error)
 
     def _run_together(self, jobs: list[Job]) -> None:
@@ -89,7 +89,7 @@ class JobRunner:
                 self._transaction([job])
             except TransactionRolledBack:
                 continue  # each pass adds one more commit of this job to ``rejections``
-            except Exception as error:  # noqa: BLE001, RUF100  (it is the caller's to handle)
+            except Exception as error:  # it is the caller's to handle
                 self.fail([job], error)
             return
 
@@ -101,6 +101,8 @@ class JobRunner:
             tx.prepare()
             for work, part in _calls(jobs):
                 _call(tx, work, part)
+            if tx.before_commit is not None:
+                tx.before_commit(tx)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

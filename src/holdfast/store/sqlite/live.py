@@ -163,7 +163,7 @@ class Live:
     def _run_job(self, job: Job) -> None:
         try:
             job.result = job.work(self._tx, job.argument)
-        except Exception as error:  # noqa: BLE001, RUF100  (the step handles it)
+        except Exception as error:  # the step handles it
             self.database.runner.fail([job], error)
         if self._end_result is None and not self._tx.in_transaction:
             self._end(_rejected(f"was rolled back by the database: {job.error}"))

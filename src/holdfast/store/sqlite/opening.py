@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import apsw
 
@@ -13,6 +15,7 @@ from holdfast.store.protocol import Migrated
 from holdfast.store.sqlite import migrate
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.stdlib import StdlibConnection
 from holdfast.store.sqlite.tx import Connection
 
 BUSY_S = 30
@@ -36,20 +39,53 @@ class FileIdentity(NamedTuple):
     inode: int
 
 
-def writer(path: str, guard: Guard) -> apsw.Connection:
+class Driver(StrEnum):
+    """The module that opens connections. A process must not use two copies of SQLite on one file (``stdlib``)."""
+
+    APSW = "apsw"
+    SQLITE3 = "sqlite3"
+
+
+def writer(path: str, guard: Guard, driver: Driver = Driver.APSW) -> apsw.Connection:
     """The connection that writes and checkpoints."""
-    connection = _connect(path)
-    if path != MEMORY:
-        connection.pragma("auto_vacuum", "incremental")  # has an effect only on a file without tables
-        _use_wal(connection, path)
-    connection.authorizer = guard
-    return connection
+
+    def configure(connection: apsw.Connection) -> None:
+        if path != MEMORY:
+            if connection.pragma("page_count") == 0:  # with tables, the pragma would only write a page at each start
+                connection.pragma("auto_vacuum", "incremental")
+            _use_wal(connection, path)
+        connection.authorizer = guard
+
+    return _connect(path, configure, driver)
 
 
-def reader(path: str) -> apsw.Connection:
-    connection = _connect(path)
-    _set_query_only(connection)
-    return connection
+def reader(path: str, driver: Driver = Driver.APSW) -> apsw.Connection:
+    def configure(connection: apsw.Connection) -> None:
+        _set_query_only(connection)
+        disable_checkpoint_on_close(connection)
+
+    return _connect(path, configure, driver)
+
+
+def disable_checkpoint_on_close(connection: apsw.Connection) -> None:
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def overwrite_failed_commit(path: str, guard: Guard, driver: Driver = Driver.APSW) -> None:
+    """Commit a transaction that changes nothing, over the frames of a failed commit in the WAL.
+
+    Until then, a process that reads the whole WAL again would take the failed commit for a valid one, because its
+    frames are in the cache of the kernel. They are missing on the disk if their sync failed, and a power cut would lose
+    every commit after them.
+    """
+    connection = writer(path, guard, driver)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.pragma("user_version", connection.pragma("user_version"))  # writes a page also without a change
+        connection.execute("COMMIT")
+    finally:
+        disable_checkpoint_on_close(connection)
+        connection.close(force=True)
 
 
 def prepare(path: str, *, create: bool) -> None:
@@ -119,15 +155,28 @@ def _create_private(path: str) -> None:
         ) from error
 
 
-def _connect(path: str) -> apsw.Connection:
-    connection = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=_CACHED_STATEMENTS)
-    if connection.readonly("main"):  # SQLite falls back to read-only silently
-        raise apsw.ReadOnlyError("attempt to write a readonly database")
-    connection.set_busy_timeout(BUSY_S * 1000)
-    # Without QPSG, plans depend on bound values, and a statement that may use a partial index is prepared each time.
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    _set_durable(connection)
+def _connect(path: str, configure: Callable[[apsw.Connection], None], driver: Driver) -> apsw.Connection:
+    connection = _open(path, driver)
+    try:
+        if connection.readonly("main"):  # SQLite falls back to read-only silently
+            raise apsw.ReadOnlyError("attempt to write a readonly database")
+        connection.set_busy_timeout(BUSY_S * 1000)
+        # Without QPSG, plans depend on bound values, and a statement that may use a partial index is prepared anew.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        _set_durable(connection)
+        configure(connection)
+    except BaseException:
+        disable_checkpoint_on_close(connection)
+        connection.close(force=True)
+        raise
     return connection
+
+
+def _open(path: str, driver: Driver) -> apsw.Connection:
+    if driver is Driver.SQLITE3:
+        opened = StdlibConnection.open(path, cached_statements=_CACHED_STATEMENTS)
+        return cast("apsw.Connection", opened)  # it has the methods that the store uses
+    return apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=_CACHED_STATEMENTS)
 
 
 def _set_durable(connection: Connection) -> None:

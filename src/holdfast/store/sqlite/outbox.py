@@ -25,7 +25,7 @@ class OutboxSettlement(NamedTuple):
 
 
 def outbox_rows(run: int, events: Iterable[Outbound], now: int) -> list[Row]:
-    return [(run, encode_text(step), encode_text(type_), payload, now) for type_, payload, step in events]
+    return [(run, encode_text(step), encode_text(type_), payload, now, trace) for type_, payload, step, trace in events]
 
 
 def claim(tx: Tx, request: OutboxClaimRequest) -> OutboxClaim:

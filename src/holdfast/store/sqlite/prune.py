@@ -116,7 +116,7 @@ def delete_leftovers(tx: Tx, _: None = None) -> None:
         return
     run, keep = found
     room = LEFTOVER_ROWS
-    for name in ("delete_some_facts", "delete_some_logs", "delete_some_outbox"):
+    for name in ("delete_some_facts", "delete_some_logs", "delete_some_outbox", "delete_some_chunks"):
         tx.connection.execute(_SQL[name], (run, room))
         room -= tx.connection.changes()
     tx.connection.execute(_SQL["delete_some_events"], (run, room, keep))
@@ -163,12 +163,14 @@ def _deletions(tx: Tx, id_: int) -> Iterator[_Deletion]:
 def _delete(tx: Tx, one: _Deletion) -> bool:
     execute, run = tx.connection.execute, one.run
     execute(_SQL["delete_run"], (run,))
+    execute(_SQL["delete_streams"], (run,))
     if execute(_SQL["is_large"], (run, LARGE_RUN)).get:
         execute(_SQL["add_leftover"], (run, one.keep))
     else:
         execute(_SQL["delete_facts"], (run,))
         execute(_SQL["delete_logs"], (run,))
         execute(_SQL["delete_outbox"], (run,))
+        execute(_SQL["delete_chunks"], (run,))
         execute(_SQL["delete_events"], (run, one.keep))
     if one.instance is not None:
         execute(_SQL["delete_terms"], (one.instance,))

@@ -23,6 +23,7 @@ from holdfast.store.protocol import (
 from holdfast.store.sqlite.rows import encode_text, fact, record, stored_event, stored_log
 from holdfast.store.sqlite.search import page
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.streams import heads
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("reads")
@@ -90,7 +91,7 @@ def load(tx: Tx, run: int) -> Snapshot:
     if numbers:
         events = map(stored_event, tx.connection.execute(_SQL["events_by_number"], (run, json.dumps(numbers))))
     log_count: int = tx.connection.execute(_SQL["log_count"], (run,)).get
-    return Snapshot(recorded, {event.n: event for event in events}, log_count)
+    return Snapshot(recorded, {event.n: event for event in events}, log_count, heads(tx, run))
 
 
 def facts(tx: Tx, query: FactsQuery) -> list[Fact]:

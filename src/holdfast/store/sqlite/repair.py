@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import AffectedRuns, ContinueRun, ControlResult, NewUnit, RunRecord
-from holdfast.store.sqlite import ends, successors
+from holdfast.store.sqlite import ends, singletons, successors
 from holdfast.store.sqlite.reads import find_current, record_of, records_by_run
 from holdfast.store.sqlite.rows import fact_rows
 from holdfast.store.sqlite.send import send_engine_event
@@ -32,12 +32,13 @@ def continue_run(tx: Tx, request: ContinueRun) -> ControlResult:
             return ControlResult(source, affected, refused=True)
         new = _insert_successor(tx, source, request)
         tx.connection.execute(_SQL["move_undelivered"], (source.run, new))
+        tx.connection.execute(_SQL["set_retried"], (source.run,))
     else:
         existing = find_current(tx, request.workflow, request.fork_id)
         if existing is not None:
             return ControlResult(existing, affected, refused=True)
         new = _insert_fork(tx, source, request, request.fork_id)
-    tx.connection.execute(_SQL["set_history"], (new, request.started_at, request.origin))
+    tx.connection.execute(_SQL["set_history"], (new, source.started_at, request.origin))
     tx.connection.execute(_SQL["copy_events"], (source.run, new, json.dumps(request.events)))
     tx.connection.executemany(_INSERT_FACT, fact_rows(new, request.facts))
     if request.units:
@@ -68,6 +69,7 @@ def _insert_fork(tx: Tx, source: RunRecord, request: ContinueRun, id: str) -> in
     tx.connection.execute(_COPY_PLAN, (source.run, new))
     if request.units:
         _insert_units(tx, UnitQueue(new, source.workflow, source.queue, source.priority, tx.now), request.units)
+    singletons.inherit(tx, source, new, tx.now)
     return new
 
 
@@ -93,7 +95,7 @@ def delete(tx: Tx, run: RunRecord) -> ControlResult:
     if not run.status.terminal:
         return ControlResult(run, AffectedRuns(), refused=True)
     runs = json.dumps([one for (one,) in tx.connection.execute(_SQL["runs"], (run.workflow, run.instance_id))])
-    for name in ("facts", "events", "logs", "outbox", "watches", "watchers", "runs_of_instance"):
+    for name in ("facts", "events", "logs", "outbox", "streams", "chunks", "watches", "watchers", "runs_of_instance"):
         tx.connection.execute(_SQL[f"delete_{name}"], (runs,))
     tx.connection.execute(_SQL["delete_terms"], (run.instance,))
     return ControlResult(run, AffectedRuns())

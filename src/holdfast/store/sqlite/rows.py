@@ -81,10 +81,9 @@ def fact(row: Row) -> Fact:
 
 
 def stored_event(row: Row) -> StoredEvent:
-    n, type_, payload, created_at, sender, delivered_at, consumed_by, ask = row
-    return StoredEvent(
-        n, type_, payload, created_at, decode_text(sender), delivered_at, decode_text(consumed_by), decode_text(ask)
-    )
+    n, type_, payload, created_at, sender, delivered_at, consumed_by, ask, trace = row
+    sender, consumed_by, ask = decode_text(sender), decode_text(consumed_by), decode_text(ask)
+    return StoredEvent(n, type_, payload, created_at, sender, delivered_at, consumed_by, ask, trace)
 
 
 def log_rows(run: int, logs: Iterable[Log]) -> list[Row]:

@@ -20,6 +20,7 @@ from holdfast.store.protocol import (
 )
 from holdfast.store.sqlite.claim import claim_run
 from holdfast.store.sqlite.mailbox import ENGINE_PREFIX
+from holdfast.store.sqlite.queues import paused_queues
 from holdfast.store.sqlite.reads import find_current, record_of
 from holdfast.store.sqlite.rows import encode_text_or_none
 from holdfast.store.sqlite.sql import statements
@@ -38,6 +39,7 @@ class QueuedEvent(NamedTuple):
     ask: str | None = None
     at: int | None = None
     """The creation time; None: now."""
+    trace: str | None = None
 
 
 class Effect(Enum):
@@ -69,7 +71,9 @@ def add_event(tx: Tx, run: RunRecord, event: QueuedEvent) -> Effect:
         encode_text_or_none(event.ask),
     )
     at = tx.now if event.at is None else event.at
-    tx.connection.execute(_SQL["insert_event"], (run.run, event.type, event.payload, at, sender, dedup, ask))
+    tx.connection.execute(
+        _SQL["insert_event"], (run.run, event.type, event.payload, at, sender, dedup, ask, event.trace)
+    )
     if tx.connection.changes() == 0:
         return Effect.DUPLICATE
     if run.owner is not None:
@@ -79,6 +83,8 @@ def add_event(tx: Tx, run: RunRecord, event: QueuedEvent) -> Effect:
         return Effect.NOTHING
     if run.run_at is None or run.run_at > tx.now:
         tx.connection.execute(_SQL["wake"], (run.run, tx.now, TaskKind.WAKE, TaskKind.WAKE.bucket))
+        if tx.connection.changes() == 0:  # the run is held
+            return Effect.NOTHING
     return Effect.DUE
 
 
@@ -109,7 +115,8 @@ def _send(tx: Tx, event: NewEvent) -> Sent:
     if run is None or run.status.terminal:
         return Sent(run, accepted=False)
     at = None if event.prediction is None else event.prediction.event_time(tx.now, run)
-    effect = add_event(tx, run, QueuedEvent(event.type, event.payload, event.sender, event.dedup, event.ask, at))
+    queued = QueuedEvent(event.type, event.payload, event.sender, event.dedup, event.ask, at, event.trace)
+    effect = add_event(tx, run, queued)
     claim = _claim_woken(tx, run, event.claimant) if effect is Effect.DUE else None
     duplicate = effect is Effect.DUPLICATE
     return Sent(run, accepted=True, duplicate=duplicate, woken=effect.woken, claim=claim)
@@ -120,5 +127,7 @@ def _claim_woken(tx: Tx, run: RunRecord, claimant: Claimant | None) -> Claim | N
     if claimant is None or run.queue not in claimant.queues or run.losses >= SUSPECT_LOSSES:
         return None
     if run.pinned and run.version != claimant.version:
+        return None
+    if run.queue in paused_queues(tx):
         return None
     return claim_run(tx, run.run, claimant)

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats
-from holdfast.store.protocol.stats import TALLY_MARGIN_MS, TALLY_PAUSE_MS, stats_of
+from holdfast.store.protocol.stats import (
+    MAX_MINUTES,
+    TALLY_MARGIN_MS,
+    TALLY_PAUSE_MS,
+    AttentionCount,
+    MinuteCount,
+    stats_of,
+)
 from holdfast.store.sqlite.rows import decode_text
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("stats")
-_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
 
 
 def stats(tx: Tx, query: StatsQuery) -> StoreStats:
     connection, now = tx.connection, tx.now
     rows = connection.execute(_SQL["counts"], (now,)).fetchall()
-    if not query.details:
-        return stats_of(now, rows)
-    found = stats_of(now, [*rows, *connection.execute(_SQL["details"], (now,))])
-    found.slowest_steps = [
-        StepTimes(workflow, decode_text(step), count, mean, longest)
-        for workflow, step, count, mean, longest in connection.execute(_SQL["steps"], (now,))
-    ]
+    if query.details:
+        rows += connection.execute(_SQL["details"], (now,)).fetchall()
+    found = stats_of(now, rows)
+    if query.details:
+        found.slowest_steps = [
+            StepTimes(workflow, decode_text(step), count, mean, longest)
+            for workflow, step, count, mean, longest in connection.execute(_SQL["steps"], (now,))
+        ]
+    if query.attention:
+        found.attention = [_attention(row) for row in connection.execute(_SQL["attention"], (now,))]
+    if query.minutes:
+        since = now - query.minutes * _MINUTE_MS
+        found.minutes = [MinuteCount(*row) for row in connection.execute(_SQL["minutes"], (since,))]
     return found
+
+
+def _attention(row: tuple[Any, ...]) -> AttentionCount:
+    kind, workflow, name, *rest = row
+    return AttentionCount(kind, workflow, None if name is None else decode_text(name), *rest)
 
 
 def tally(tx: Tx, limit: int) -> bool:
@@ -32,7 +52,8 @@ def tally(tx: Tx, limit: int) -> bool:
         return False
     part_end = connection.execute(_SQL["part_end"], (mark, newest, limit)).get
     end = newest if part_end is None else part_end
-    connection.execute(_SQL["add"], (mark, end, now - 2 * _HOUR_MS))
+    oldest = now - MAX_MINUTES * _MINUTE_MS
+    connection.execute(_SQL["add"], (mark, end, oldest))
     connection.execute(_SQL["move_mark"], (end,))
-    connection.execute(_SQL["delete_old"], ((now - 2 * _HOUR_MS) // 60_000,))
+    connection.execute(_SQL["delete_old"], (oldest // _MINUTE_MS,))
     return part_end is not None

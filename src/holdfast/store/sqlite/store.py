@@ -12,12 +12,11 @@ import apsw
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StateError, StoreUnavailableError
 from holdfast.ports import Clock, start_thread
+from holdfast.store.callers import in_thread_of
 from holdfast.store.protocol import (
     Advance,
     Advanced,
     Audit,
-    AuditQuery,
-    AuditRow,
     BulkJobRow,
     BulkRequest,
     Claimant,
@@ -28,58 +27,55 @@ from holdfast.store.protocol import (
     ControlRequest,
     ControlResult,
     Created,
-    CurrentRuns,
     Delivered,
     DeliveryFailure,
+    DueRequest,
+    DueSchedules,
     ExpiredTask,
-    Fact,
-    FactsQuery,
     Failovers,
     Heartbeat,
     HeldTask,
     LateResults,
     Lease,
+    LimitRecord,
+    LimitRequest,
     LiveTransaction,
-    MailboxPage,
-    MailboxQuery,
     Migrated,
     NewEvent,
     NewRun,
     OutboxClaim,
     OutboxClaimRequest,
-    OutboxRow,
-    PageQuery,
+    PermitExchange,
+    PermitReply,
     Pruned,
     PruneRequest,
-    Relations,
-    Reply,
-    RunByName,
-    RunQuery,
-    RunRecord,
-    RunsById,
+    QueueReply,
+    QueueRequest,
+    ReadLimits,
+    ReadQueues,
+    ScheduleChange,
+    ScheduleChanged,
     Sent,
-    Snapshot,
-    StatsQuery,
-    StoredEvent,
-    StoredLog,
-    StoreStats,
     TaskRef,
-    VersionCount,
     WorkerProfile,
-    WorkerRecord,
 )
-from holdfast.store.sqlite import audit as audit_log
+from holdfast.store.protocol.blobs import BlobRequest, GarbageBlobs, KnownBlobs, ReadChunk
+from holdfast.store.protocol.streams import PruneStreams, StreamWrite, StreamWritten
+from holdfast.store.sqlite import blobs as blob_rows
 from holdfast.store.sqlite import (
     borrowed,
     control,
     late,
     leases,
-    mailbox,
+    limits,
     opening,
     outbox,
+    permits,
     prune,
-    reads,
+    queues,
+    schedules,
     stats,
+    streams,
     workers,
 )
 from holdfast.store.sqlite import bulk as bulk_jobs
@@ -91,10 +87,11 @@ from holdfast.store.sqlite.database import Database, Spawn
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.jobs import Mode
 from holdfast.store.sqlite.live import Live
+from holdfast.store.sqlite.opening import Driver
 from holdfast.store.sqlite.predicted import send_predicted
+from holdfast.store.sqlite.read_intents import INLINE_MAX_ROWS, ReadIntents
 from holdfast.store.sqlite.send import send
 from holdfast.store.sqlite.tx import Connection, Tx, Work
-from holdfast.store.sqlite.watching import relations
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -102,19 +99,19 @@ R = TypeVar("R")
 
 _POLL_SECONDS = 0.025
 
-_INLINE_MAX_ROWS = 256
-"""Maximum number of entries in a call that may run on the event loop's thread."""
 
-
-class SqliteStore:
+class SqliteStore(ReadIntents):
     """A store in one SQLite file, or with ``path=None`` in memory until ``close``.
 
     Several processes may use the same file. A store object can only be used in the process that opened it.
     """
 
-    def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread) -> None:
+    def __init__(
+        self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread, driver: Driver = Driver.APSW
+    ) -> None:
         """``spawn_thread=None``: use no threads and run everything on the event loop."""
         self._path = opening.MEMORY if path is None else path
+        self._driver = driver
         self._clock = clock
         self._failovers = Failovers()
         self._spawn = spawn_thread
@@ -160,20 +157,29 @@ class SqliteStore:
     def failovers(self) -> Failovers:
         return self._failovers
 
+    @property
+    def writers(self) -> int:
+        return 1
+
     # --- writes of clients
 
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         if connection is not None:
-            return self._write_on(connection, create, runs)
-        return await self._write(create, runs, Mode.MERGED, inline=_row_count(runs) <= _INLINE_MAX_ROWS)
+            return await self._write_on(connection, create, runs)
+        return await self._write(create, runs, Mode.MERGED, inline=_row_count(runs) <= INLINE_MAX_ROWS)
 
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
         if connection is not None:
-            return self._write_on(connection, send, events)
-        return await self._write(send_predicted, events, Mode.MERGED, inline=len(events) <= _INLINE_MAX_ROWS)
+            return await self._write_on(connection, send, events)
+        return await self._write(send_predicted, events, Mode.MERGED, inline=len(events) <= INLINE_MAX_ROWS)
 
     async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
         return await self._write(control.control, control.ControlCall(request, audit))
+
+    async def blobs(self, request: BlobRequest) -> list[Any]:
+        if isinstance(request, ReadChunk | KnownBlobs | GarbageBlobs):  # not behind a live transaction
+            return await self._read(blob_rows.blobs, request)
+        return await self._write(blob_rows.blobs, request)
 
     async def bulk(self, request: BulkRequest) -> list[BulkJobRow]:
         return await self._write(bulk_jobs.bulk, request)
@@ -184,7 +190,7 @@ class SqliteStore:
         return await self._write(claim, request, inline=True)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
-        short = len(commits) <= _INLINE_MAX_ROWS
+        short = len(commits) <= INLINE_MAX_ROWS
         for one in commits:
             if one.observed.transaction is not None:
                 return await self._commit_live(commits)
@@ -195,7 +201,7 @@ class SqliteStore:
 
     async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
         request = AdvanceRequest(advances, claimant, claim_limit)
-        inline = len(advances) <= _INLINE_MAX_ROWS
+        inline = len(advances) <= INLINE_MAX_ROWS
         return await self._write(advance, request, inline=inline, immediate=True)  # already batched by the caller
 
     async def begin(self) -> LiveTransaction:
@@ -213,6 +219,14 @@ class SqliteStore:
 
     async def add_late_results(self, results: LateResults) -> bool:
         return await self._write(late.add, results)
+
+    # --- streams
+
+    async def write_streams(self, writes: Sequence[StreamWrite]) -> list[StreamWritten]:
+        return await self._write(streams.write, writes, Mode.MERGED, inline=len(writes) <= INLINE_MAX_ROWS)
+
+    async def prune_streams(self, request: PruneStreams) -> int:
+        return await self._write(streams.prune, request)
 
     # --- workers and leases
 
@@ -235,12 +249,35 @@ class SqliteStore:
         await self._write(leases.record, heartbeats)
 
     async def set_leases(self, requested: Sequence[Lease]) -> list[bool]:
-        return await self._write(leases.set_leases, requested, inline=len(requested) <= _INLINE_MAX_ROWS)
+        return await self._write(leases.set_leases, requested, inline=len(requested) <= INLINE_MAX_ROWS)
 
     async def reap(self, max_losses: int) -> list[ExpiredTask]:
         if not await self._read(leases.expired, None):
             return []
         return await self._write(leases.reap, max_losses)
+
+    # --- flow control
+
+    async def limits(self, request: LimitRequest) -> list[LimitRecord]:
+        if isinstance(request, ReadLimits):
+            return await self._read(limits.records, request)
+        self._settle_in_each_transaction()
+        return await self._write(limits.apply, request)
+
+    async def exchange_permits(self, exchange: PermitExchange) -> PermitReply:
+        # Workers ask after every change of the database, and almost always there is nothing to grant.
+        if exchange.empty and not await self._read(permits.has_work, exchange.owner, short=True):
+            return PermitReply(next_at=await self._read(permits.next_ready, None, short=True))
+        return await self._write(permits.exchange, exchange, inline=True)
+
+    def _settle_in_each_transaction(self) -> None:
+        """Hand permits over in the transaction that frees them. Processes without limits do not pay for the check."""
+        self._require_open(self._writer).tx.before_commit = permits.settle
+
+    async def queues(self, request: QueueRequest) -> QueueReply:
+        if isinstance(request, ReadQueues):
+            return await self._read(queues.apply, request)
+        return await self._write(queues.apply, request)
 
     # --- the outbox
 
@@ -253,46 +290,19 @@ class SqliteStore:
 
     async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
         return await self._write(
-            outbox.settle, outbox.OutboxSettlement(owner, outcomes), inline=len(outcomes) <= _INLINE_MAX_ROWS
+            outbox.settle, outbox.OutboxSettlement(owner, outcomes), inline=len(outcomes) <= INLINE_MAX_ROWS
         )
 
-    async def outbox(self, run: int) -> list[OutboxRow]:
-        return await self._read(outbox.outbox, run)
+    # --- schedules
 
-    # --- reads
+    async def due_schedules(self, request: DueRequest) -> DueSchedules:
+        return await self._read(schedules.due, request, short=True)
 
-    async def runs(self, query: RunQuery) -> list[RunRecord]:
-        return await self._read(reads.runs, query, short=_is_short(query))
+    async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
+        inline = sum(len(one.runs) + len(one.ticks) + 1 for one in changes) <= INLINE_MAX_ROWS
+        return await self._write(schedules.change, changes, Mode.MERGED, inline=inline)
 
-    async def facts(self, query: FactsQuery) -> list[Fact]:
-        return await self._read(reads.facts, query, short=True)
-
-    async def events(self, query: PageQuery) -> list[StoredEvent]:
-        return await self._read(reads.events, query)
-
-    async def logs(self, query: PageQuery) -> list[StoredLog]:
-        return await self._read(reads.logs, query)
-
-    async def load(self, run: int) -> Snapshot:
-        return await self._read(reads.load, run)
-
-    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
-        return await self._read(mailbox.undelivered, query, short=True)
-
-    async def reply(self, run: int, dedup: str) -> Reply | None:
-        return await self._read(mailbox.reply, mailbox.ReplyQuery(run, dedup), short=True)
-
-    async def audit(self, query: AuditQuery) -> list[AuditRow]:
-        return await self._read(audit_log.records, query)
-
-    async def relations(self, run: int) -> Relations:
-        return await self._read(relations, run)
-
-    async def workers(self) -> list[WorkerRecord]:
-        return await self._read(workers.workers, None)
-
-    async def versions(self) -> list[VersionCount]:
-        return await self._read(workers.versions, None)
+    # --- retention, statistics, changes
 
     async def prune(self, request: PruneRequest) -> Pruned:
         found = await self._read(prune.find, request)
@@ -309,13 +319,10 @@ class SqliteStore:
         started = self._clock.monotonic()
         return prune.delete(tx, runs), self._clock.monotonic() - started
 
-    async def stats(self, query: StatsQuery) -> StoreStats:
-        return await self._read(stats.stats, query)
-
     async def tally(self, limit: int) -> bool:
         return await self._write(stats.tally, limit)
 
-    async def wait_for_change(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:  # noqa: ARG002  (any write)
         if since is not None:
             await asyncio.sleep(_POLL_SECONDS)  # one cheap pragma, many times per second
         # On the writer's connection, where data_version does not change with this store's own writes.
@@ -342,11 +349,15 @@ class SqliteStore:
             raise StateError(f"the transaction of run {one.task.run} was not begun by this store since it was opened")
         return live
 
-    def _write_on(self, connection: Any, work: Work[A, R], argument: A) -> R:
+    async def _write_on(self, connection: Any, work: Work[A, R], argument: A) -> R:
         self._require_open(self._writer)
         self._check_same_file()
-        caller_connection = borrowed.check(connection, self._path, self._file)
-        return borrowed.write(caller_connection, self._path, self._now(), work, argument)
+
+        def write(lent: Any) -> R:
+            checked = borrowed.check(lent, self._path, self._file, self._driver)
+            return borrowed.write(checked, self._path, self._now(), work, argument)
+
+        return await in_thread_of(connection, write)
 
     def _read(self, work: Work[A, R], argument: A, *, short: bool = False) -> asyncio.Future[R]:
         return self._require_open(self._reader).read(work, argument, short=short)
@@ -372,11 +383,12 @@ class SqliteStore:
             nonlocal may_create
             opening.prepare(self._path, create=may_create)
             may_create = False  # a file that is missing later is an error, and not replaced by an empty one
-            return opening.writer(self._path, guard)
+            return opening.writer(self._path, guard, self._driver)
 
         return Database(
             connect,
             path=self._path,
+            recover=lambda: self._rebuild_wal_index(guard),
             begin="BEGIN IMMEDIATE",
             now=self._now,
             monotonic=self._clock.monotonic,
@@ -387,17 +399,31 @@ class SqliteStore:
     def _make_reader(self) -> Database:
         def connect() -> apsw.Connection:
             opening.prepare(self._path, create=False)
-            return opening.reader(self._path)
+            return opening.reader(self._path, self._driver)
 
         return Database(
             connect,
             path=self._path,
+            recover=lambda: None,
             begin="BEGIN",
             now=self._now,
             monotonic=self._clock.monotonic,
             guard=Guard(),
             check_file=lambda: None,
         )
+
+    def _rebuild_wal_index(self, guard: Guard) -> None:
+        """Make the next connection read the whole WAL again, and checkpoint all of it again.
+
+        SQLite does not sync the pages of a checkpoint that a reader limited before the next complete checkpoint. If
+        that sync fails, the kernel discards all these pages, but the wal-index counts them as written: the next
+        checkpoint would leave them out, and then the WAL is overwritten. The last connection of all processes removes
+        the wal-index when it is closed. The reader keeps it until the frames of a failed commit are overwritten.
+        """
+        self._check_same_file()
+        opening.overwrite_failed_commit(self._path, guard, self._driver)
+        if self._reader is not None and self._reader is not self._writer:
+            self._reader.close_connection()
 
     def _check(self, connection: Connection, migrate: bool) -> Migrated:
         migrated = opening.check(connection, self._path, migrating=migrate)
@@ -415,17 +441,6 @@ class SqliteStore:
 def _row_count(runs: Sequence[NewRun]) -> int:
     """Approximate number of rows to insert."""
     return len(runs) + sum(len(new.units) + len(new.plan) for new in runs)
-
-
-def _is_short(query: RunQuery) -> bool:
-    """True if the query reads a few rows, so that it may run on the event loop's thread."""
-    match query:
-        case RunByName():
-            return True
-        case RunsById(ids):
-            return len(ids) <= _INLINE_MAX_ROWS
-        case CurrentRuns():
-            return False
 
 
 def _open(_: Tx, live: Live) -> None:

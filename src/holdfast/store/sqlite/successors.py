@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Expiry, NewUnit, NextRun, RunRecord
-from holdfast.store.sqlite import mailbox
+from holdfast.store.sqlite import mailbox, singletons
 from holdfast.store.sqlite.ends import End, drop_task
 from holdfast.store.sqlite.reads import record_of
 from holdfast.store.sqlite.sql import statements
@@ -60,6 +60,7 @@ def create_successor(tx: Tx, old: RunRecord, successor: Successor) -> int:
         units = UnitInserts(tx)
         units.add(UnitQueue(new, old.workflow, old.queue, old.priority, successor.run_at), successor.units)
         units.write()
+    singletons.inherit(tx, old, new, successor.run_at)
     return new
 
 

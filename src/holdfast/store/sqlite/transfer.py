@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from holdfast.store.protocol.transfer import TABLES, Fence, Kind, Row, TransferTable
-from holdfast.store.sqlite import opening
+from holdfast.store.sqlite import blobs, opening
 from holdfast.store.sqlite.errors import translate
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.rows import decode_text, encode_text_or_none
@@ -25,6 +25,9 @@ _FENCED = (*(table.name for table in TABLES), "worker")
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 _EXPRESSIONS = {
     # A run without units has no count of missing units on PostgreSQL, and 0 here.
+    # Permits are not carried: a task that waits for one is due in the target, and requests it again.
+    ("task", "run_at"): "iif(EXISTS (SELECT 1 FROM holdfast_permit AS p WHERE p.run = holdfast_task.run "
+    "AND p.unit = holdfast_task.unit AND p.state < 2), 0, run_at)",
     ("task", "missing"): "iif(unit = 0 AND (SELECT kind FROM holdfast_run WHERE id = run) <> 'graph', NULL, missing)",
 }
 """Expressions that read a column, where the name of the column does not."""
@@ -65,6 +68,8 @@ class SqliteTransfer:
             if self._connection.execute(_SQL["has_runs"]).get:
                 return "it is not empty"
             self._connection.execute(_SQL["set_fence"], tuple(fence))
+            for name in [row[0] for row in self._connection.execute(_SQL["blob_triggers"])]:
+                self._connection.execute(f'DROP TRIGGER "{name}"')  # the counts of references are carried
         return None
 
     def _close(self, fence: Fence) -> None:
@@ -111,12 +116,25 @@ class SqliteTransfer:
             self._connection.executemany(insert, [_stored(table, row) for row in rows])
             self._connection.execute(_SQL["set_position"], (position,))
 
+    async def replace(self, table: TransferTable, changes: Sequence[tuple[str, Sequence[Any], Any, Any]]) -> int:
+        replaced, where = 0, " AND ".join(f"{name} = ?" for name in table.key)
+        with self._writing():
+            for column, key, old, new in changes:
+                sql = f"UPDATE holdfast_{table.name} SET {column} = ? WHERE {where} AND {column} IS ?"
+                values = [encode_text_or_none(v) if isinstance(v, str) else v for v in (new, *key, old)]
+                self._connection.execute(sql, values)
+                replaced += self._connection.changes()
+        return replaced
+
     async def finish(self, last_id: int) -> None:
         last_id = max(last_id, await self.last_id())
         with self._writing():
             for name in ("finish_units", "finish_replies", "finish_outbox", "delete_sequence"):
                 self._connection.execute(_SQL[name])
             self._connection.execute(_SQL["set_sequence"], (last_id,))
+            if self._connection.execute(_SQL["has_blobs"]).get:
+                for statement in blobs.triggers():
+                    self._connection.execute(statement)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

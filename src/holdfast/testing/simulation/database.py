@@ -10,10 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, cast
 
 from holdfast.core.model import to_ms
-from holdfast.store.protocol import Committed, Migrated, Store
+from holdfast.store.protocol import Committed, DeleteInstance, Migrated, Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.fence_watch import FenceWatch
+from holdfast.testing.simulation.flow_watch import FlowWatch
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.operation_text import operation_name, operation_text
 from holdfast.testing.simulation.ports import LoopClock
@@ -22,7 +23,7 @@ from holdfast.testing.simulation.row_triggers import create_triggers
 from holdfast.testing.simulation.trace import Trace
 from holdfast.testing.simulation.watch import Watch
 
-_NOTIFYING = frozenset({"create", "send", "control", "commit", "advance", "release", "reap"})
+_NOTIFYING = frozenset({"create", "send", "control", "commit", "advance", "release", "reap", "change_schedules"})
 """Operations after which other processes are notified."""
 _READS = frozenset({"load", "undelivered", "reply", "relations", "runs", "facts", "outbox"})
 """Operations that do not wait while a live transaction is open."""
@@ -60,7 +61,13 @@ class SimulatedDatabase:
         """The process whose call is being executed."""
         self._adding_late = False
         """True while late results are added to a run that has ended."""
-        self.watches: list[Watch] = [FenceWatch(self.rows, self._now_ms), ProgressWatch(self.rows)]
+        self.deleting: str | None = None
+        """The operation that deletes ended runs, while it is executed."""
+        self.watches: list[Watch] = [
+            FenceWatch(self.rows, self._now_ms),
+            ProgressWatch(self.rows),
+            FlowWatch(self.rows, self._now_ms),
+        ]
 
     @property
     def store(self) -> Store:
@@ -74,6 +81,7 @@ class SimulatedDatabase:
             violate=self.violate,
             now_ms=self._now_ms,
             adding_late=lambda: self._adding_late,
+            deleting=lambda: self.deleting is not None,
         )
 
     def close(self) -> None:
@@ -162,6 +170,9 @@ class SimulatedDatabase:
         """Execute an operation, and report violations of promises by it."""
         self._caller = caller
         self._adding_late |= operation == "add_late_results"
+        deletes = operation == "prune" or (operation == "control" and isinstance(args[0], DeleteInstance))
+        if deletes:  # a read may be executed meanwhile
+            self.deleting = operation
         states = [watch.before(operation, args) for watch in self.watches]
         try:
             answer = await getattr(self._store, operation)(*args, **options)
@@ -170,6 +181,8 @@ class SimulatedDatabase:
             raise
         finally:
             self._adding_late &= operation != "add_late_results"
+            if deletes:
+                self.deleting = None
         for watch, state in zip(self.watches, states, strict=True):
             for violation in watch.after(operation, args, answer, state):
                 self.violate(violation, caller)

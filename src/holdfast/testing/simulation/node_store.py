@@ -115,6 +115,7 @@ class NodeStore:
     ) -> None:
         self.clock = clock
         self.failovers = Failovers()
+        self.writers = 1
         self.unreachable = False
         """True while this process cannot reach the database."""
         self._name = name
@@ -146,7 +147,7 @@ class NodeStore:
             transaction.disconnect()
         self._transactions.clear()
 
-    async def wait_for_change(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:  # noqa: ARG002  (any write)
         """Wait for a notification of the database. A lost notification takes effect when the wait times out."""
         if since == self._version:
             self._changed.clear()

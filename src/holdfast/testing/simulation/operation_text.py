@@ -8,12 +8,18 @@ from holdfast.store.protocol import (
     CancelRun,
     Commit,
     Committed,
+    ContinueRun,
     CurrentRuns,
+    DeleteInstance,
+    MoveRun,
     PauseRun,
+    ResolveStep,
     RestartRun,
     ResumeRun,
     RunByName,
     RunsById,
+    ScheduleChange,
+    ScheduleChanged,
     TerminateRun,
 )
 
@@ -23,6 +29,10 @@ _REQUESTS: dict[type, str] = {
     TerminateRun: "terminate",
     CancelRun: "cancel",
     RestartRun: "restart",
+    ContinueRun: "continue",
+    ResolveStep: "resolve",
+    DeleteInstance: "delete",
+    MoveRun: "move",
     RunByName: "find",
     RunsById: "get",
     CurrentRuns: "list",
@@ -52,10 +62,17 @@ def _details(operation: str, args: tuple[Any, ...], answer: Any) -> str:
             return str(args[0].instance_id)
         case "reap":
             return ", ".join(f"run {f.run} ({f.losses} losses)" for f in answer)
+        case "change_schedules":
+            return "; ".join(_change_text(change, done) for change, done in zip(args[0], answer, strict=True))
         case "heartbeat" | "fetch_signals":
             return ", ".join(f"run {h.run} epoch {h.epoch} signal {int(h.signal)}" for h in answer)
         case _:
             return ""
+
+
+def _change_text(change: ScheduleChange, done: ScheduleChanged) -> str:
+    ticks = ", ".join(f"{tick.instance_id} {tick.state}" for tick in change.ticks)
+    return f"{change.name} revision {change.revision} [{ticks}]{'' if done.applied else ' refused'}"
 
 
 def _commit_text(commit: Commit, done: Committed) -> str:

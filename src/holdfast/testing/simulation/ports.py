@@ -16,7 +16,8 @@ from holdfast.ports import WatchCallback
 from holdfast.store.protocol import Signal
 from holdfast.testing.simulation.faults import NOTIFICATION_FAULTS, Faults, NotificationFault
 
-_START = datetime(2030, 1, 1, tzinfo=UTC)
+START = datetime(2030, 1, 1, tzinfo=UTC)
+"""The time at the start of a simulation."""
 _LATE_SECONDS = 0.4
 
 
@@ -27,13 +28,13 @@ class LoopClock:
         self.error = timedelta()
         self._loop = loop
         self._seconds = 0.0
-        self._true = _START
+        self._true = START
         """The time at ``_seconds``, cached because ``now`` is called many times while the loop's time stands still."""
 
     def now(self) -> datetime:
         seconds = self._loop.time()
         if seconds != self._seconds:
-            self._seconds, self._true = seconds, _START + timedelta(microseconds=round(seconds * 1e6))
+            self._seconds, self._true = seconds, START + timedelta(microseconds=round(seconds * 1e6))
         return self._true + self.error
 
     def monotonic(self) -> float:
@@ -62,7 +63,7 @@ def _run_into(future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
     with suppress(asyncio.InvalidStateError):  # the call was cancelled
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001, RUF100  (an error of the step)
+        except Exception as error:  # an error of the step
             future.set_exception(error)
 
 

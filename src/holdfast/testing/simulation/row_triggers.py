@@ -7,7 +7,7 @@ from typing import Any
 
 _TRIGGERS = {
     "a fact was changed": ("UPDATE ON holdfast_fact", "old.state <> 7", "new.run", "new.key"),
-    "a fact was deleted": ("DELETE ON holdfast_fact", "1", "old.run", "old.key"),
+    "a fact was deleted": ("DELETE ON holdfast_fact", "NOT deleting()", "old.run", "old.key"),
     "a fact was written to a run that had ended": (
         "INSERT ON holdfast_fact",
         "(SELECT completed_at FROM holdfast_run WHERE id = new.run) IS NOT NULL AND NOT adding_late()",
@@ -50,11 +50,17 @@ _TRIGGERS = {
 
 
 def create_triggers(
-    connection: Any, *, violate: Callable[[str], None], now_ms: Callable[[], int], adding_late: Callable[[], bool]
+    connection: Any,
+    *,
+    violate: Callable[[str], None],
+    now_ms: Callable[[], int],
+    adding_late: Callable[[], bool],
+    deleting: Callable[[], bool],
 ) -> None:
     """Create the triggers, which call ``violate`` with each violation.
 
-    ``adding_late`` returns True while late results are added to a run that has ended, which is permitted.
+    ``adding_late`` returns True while late results are added to a run that has ended, and ``deleting`` while ended runs
+    are deleted: both are permitted.
     """
 
     def report(violation: str, run: int, detail: Any) -> None:
@@ -63,6 +69,7 @@ def create_triggers(
     connection.create_scalar_function("broken", report, deterministic=False)
     connection.create_scalar_function("simulated_now", now_ms, 0)
     connection.create_scalar_function("adding_late", adding_late, 0)
+    connection.create_scalar_function("deleting", deleting, 0)
     for number, (violation, (event, when, run, detail)) in enumerate(_TRIGGERS.items()):
         connection.execute(
             f"CREATE TEMP TRIGGER watch_{number} AFTER {event} WHEN {when} "

@@ -28,7 +28,8 @@ BEGIN
     SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
     IF v_expires <= v_now AND p_limit > 0 THEN
         RETURN QUERY SELECT v_now, NULL::bigint, true, 0::bigint, (o.r).epoch, o.kind, o.lost, NULL::bigint[],
-                            NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint, o.r
+                            NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::text[],
+                            NULL::bigint, o.r
                        FROM {schema}.holdfast_claim_overdue(v_now, p_owner, p_lease_ms) AS o;
         SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
     END IF;
@@ -75,11 +76,18 @@ BEGIN
     RETURN QUERY
         SELECT v_now, least(min(run_at), v_expires), NULL::boolean, NULL::bigint, NULL::bigint, NULL::int,
                NULL::boolean, NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[],
-               NULL::bytea[], NULL::bigint, NULL::{schema}.holdfast_record
+               NULL::bytea[], NULL::text[], NULL::bigint, NULL::{schema}.holdfast_record
           FROM {schema}.holdfast_lanes(v_now, p_limit, p_queues, p_workflows, v_pins,
                                        CASE WHEN v_suspect THEN array_remove(p_buckets, {Bucket.SUSPECT})
                                             ELSE p_buckets END);
 END $$;
+
+-- True if one of the runs is in a paused queue.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_is_paused(p_runs BIGINT[]) RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM {schema}.holdfast_queue AS q
+                     JOIN {schema}.holdfast_task AS t ON t.queue = q.name AND t.run = ANY (p_runs) AND t.unit = 0
+                    WHERE q.paused)
+$$;
 
 -- Claim due units of one run, in the order of their numbers; suspects come last.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_claim_units(
@@ -98,6 +106,9 @@ DECLARE
     v_found_lost BOOLEAN[];
     v_suspects BOOLEAN := p_suspects;
 BEGIN
+    IF {schema}.holdfast_is_paused(ARRAY[p_run]) THEN
+        p_limit := 0;
+    END IF;
     IF cardinality(p_unanswered) > 0 THEN
         SELECT coalesce(array_agg(unit), '{}'), coalesce(array_agg(losses > 0), '{}') INTO v_units, v_lost
           FROM {schema}.holdfast_task
@@ -137,7 +148,7 @@ BEGIN
                           AND (v_suspects OR t.bucket <> {Bucket.SUSPECT})
                         ORDER BY t.run_at LIMIT 1),
                NULL::boolean, NULL::bigint, NULL::bigint, NULL::int, NULL::boolean, NULL::bigint[], NULL::text[],
-               NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint,
+               NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::text[], NULL::bigint,
                NULL::{schema}.holdfast_record;
 END $$;
 
@@ -174,7 +185,7 @@ BEGIN
      WHERE id = ANY (p_runs) AND status = {Status.WAITING};
     RETURN QUERY
         SELECT p_now, NULL::bigint, false, t.unit, t.epoch, t.kind, a.lost, m.mailbox_n, m.mailbox_type,
-               m.mailbox_payload, m.mailbox_at, m.mailbox_sender, m.mailbox_ask, m.mailbox_last, rec
+               m.mailbox_payload, m.mailbox_at, m.mailbox_sender, m.mailbox_ask, m.mailbox_trace, m.mailbox_last, rec
           FROM unnest(p_runs, p_units, p_lost) WITH ORDINALITY AS a (run, unit, lost, ord)
          CROSS JOIN LATERAL (
                SELECT * FROM {schema}.holdfast_task WHERE run = a.run AND unit = a.unit OFFSET 0) AS t
@@ -297,6 +308,7 @@ BEGIN
                 WHERE owner IS NULL AND run_at IS NOT NULL
                   AND queue = q.name AND workflow = w.name AND pin = p.name AND bucket = b.n
                 ORDER BY priority, run_at LIMIT 1) AS t
+         WHERE NOT EXISTS (SELECT FROM {schema}.holdfast_queue AS x WHERE x.name = q.name AND x.paused)
         UNION ALL
         SELECT t.queue, t.workflow, t.pin, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= p_now)::int
           FROM lane AS l

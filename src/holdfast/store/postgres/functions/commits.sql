@@ -56,7 +56,10 @@ BEGIN
         v_notify := {schema}.holdfast_outbox_add(
             v_now, ARRAY(SELECT CASE WHEN v_verdict[o.commit] > {VerdictNumber.LOST} THEN p_c_run[o.commit] END
                            FROM unnest(p_o_commit) WITH ORDINALITY AS o (commit, ord) ORDER BY o.ord),
-            p_o_type, p_o_payload, p_o_step);
+            p_o_type, p_o_payload, p_o_step, p_o_trace);
+    END IF;
+    IF {FactState.SETTLEMENT} = ANY (p_f_state) THEN
+        PERFORM pg_notify('{channel}', 'stream ' || p_store);
     END IF;
     IF v_fence.changes THEN  -- the most common commit leaves its run and task unchanged
         IF {Next.RELEASE} = ANY (v_fence.next) THEN
@@ -420,9 +423,9 @@ BEGIN
     END IF;
     -- Under the task's lock, the number is free only if no other event has arrived.
     INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, delivered_at, consumed_by, dedup,
-                                         sent_by, line)
+                                         sent_by, line, trace)
     VALUES (p_run, p_n, p_type, p_payload, p_at, p_sender, p_at, p_key, p_dedup, p_token,
-            CASE WHEN p_dedup IS NOT NULL THEN v_line END);
+            CASE WHEN p_dedup IS NOT NULL THEN v_line END, p_trace);
     INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, attempts, wake_at,
                                         event_type, event, written_by)
     VALUES (p_run, {FactState.RESULT}, p_key, 0, p_kind, p_at, p_started_at, p_seq, true, 0, p_wake_at, p_type, p_n,

@@ -59,6 +59,8 @@ DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
     v_record {schema}.holdfast_record;
+    v_held BOOLEAN := EXISTS (SELECT FROM {schema}.holdfast_task
+                               WHERE run = v_run AND unit = 0 AND held_at IS NOT NULL);
 BEGIN
     SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
     IF NOT FOUND THEN
@@ -66,9 +68,11 @@ BEGIN
     END IF;
     IF v_record.status = {Status.PAUSED} THEN
         UPDATE {schema}.holdfast_task
-           SET run_at = v_now, kind = {TaskKind.RESUME}, bucket = {Bucket.CONTINUING}, losses = lost::int
+           SET run_at = CASE WHEN NOT v_held THEN v_now END, kind = {TaskKind.RESUME},
+               bucket = {Bucket.CONTINUING}, losses = lost::int
          WHERE run = v_run AND (unit = 0 OR (owner IS NULL AND missing = 0));
-        UPDATE {schema}.holdfast_run SET status = {Status.ACTIVE}, note = NULL, updated_at = v_now WHERE id = v_run;
+        UPDATE {schema}.holdfast_run
+           SET status = CASE WHEN v_held THEN {Status.WAITING} ELSE {Status.ACTIVE} END, note = NULL, updated_at = v_now WHERE id = v_run;
         PERFORM pg_notify('{channel}', p_store);
     ELSIF v_record.signal & {Signal.PAUSE} <> 0 THEN
         UPDATE {schema}.holdfast_task SET signal = signal & ~{Signal.PAUSE} WHERE run = v_run AND unit = 0;

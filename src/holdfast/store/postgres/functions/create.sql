@@ -45,7 +45,12 @@ BEGIN
                CASE WHEN a.delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, a.params, a.queue, a.priority,
                a.seed, p_now, p_now, a.token, a.parent, a.parent_run, a.parent_close, a.options, a.memo, a.search,
                a.version, coalesce(a.pinned, false)
-          FROM unnest(p_new) AS a ORDER BY a.workflow COLLATE "C", a.instance_id COLLATE "C", a.ord
+          FROM unnest(p_new) AS a
+         -- Retention may have deleted the first run of an instance that has later runs.
+         WHERE a.number > 0 OR (SELECT true FROM {schema}.holdfast_run AS e
+                                 WHERE e.workflow = a.workflow AND e.instance_id = a.instance_id
+                                 ORDER BY e.workflow, e.instance_id, e.number LIMIT 1) IS NULL
+         ORDER BY a.workflow COLLATE "C", a.instance_id COLLATE "C", a.ord
         ON CONFLICT (workflow, instance_id, number) DO NOTHING
         RETURNING id
     )
@@ -151,11 +156,12 @@ BEGIN
                                             lease_until, epoch, losses, lost, signal, topics, missing, key, pin)
         SELECT t.run, u.unit, t.workflow, t.queue, {Bucket.STARTING}, {TaskKind.RUN}, t.priority,
                CASE WHEN u.missing = 0 THEN v_run_at[u.run_ord] END,
-               CASE WHEN u.taken THEN v_owner[u.run_ord] END, CASE WHEN u.taken THEN v_lease_until[u.run_ord] END,
-               CASE WHEN u.taken THEN 1 ELSE 0 END, 0, false, 0, '', u.missing, u.key, t.pin
+               h.owner, CASE WHEN h.owner IS NOT NULL THEN v_lease_until[u.run_ord] END,
+               CASE WHEN h.owner IS NULL THEN 0 ELSE 1 END, 0, false, 0, '', u.missing, u.key, t.pin
           FROM {plans_and_units.units.rows p_parts}
          CROSS JOIN LATERAL (
                SELECT * FROM {schema}.holdfast_task WHERE run = v_id[u.run_ord] AND unit = 0 OFFSET 0) AS t
+         CROSS JOIN LATERAL (SELECT CASE WHEN u.taken THEN v_owner[u.run_ord] END) AS h (owner)
         RETURNING owner, run_at
     )
     SELECT count(*) FILTER (WHERE owner IS NULL AND run_at IS NOT NULL) INTO v_claimable FROM tasks;
@@ -163,28 +169,45 @@ BEGIN
     SELECT v_id[u.run_ord], {FactState.START}, u.key, 1, {StepType.NODE}, p_now, p_now, true,
            {schema}.holdfast_start_value(v_owner[u.run_ord], v_lease_until[u.run_ord]), 0
       FROM {plans_and_units.units.rows p_parts}
-     WHERE u.taken AND v_id[u.run_ord] IS NOT NULL;
+     WHERE u.taken AND v_owner[u.run_ord] IS NOT NULL AND v_id[u.run_ord] IS NOT NULL;
     RETURN v_claimable;
 END $$;
 
--- Create runs. p_is_retry: an earlier attempt of this call may have been committed; its runs are found by their tokens.
+-- The new runs, without an owner those of paused queues.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_leave_paused_unclaimed(p_new {schema}.holdfast_new_run[])
+RETURNS {schema}.holdfast_new_run[] LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN array_lower(p_new, 1)..array_upper(p_new, 1) LOOP
+        IF EXISTS (SELECT FROM {schema}.holdfast_queue WHERE name = p_new[i].queue AND paused) THEN
+            p_new[i].owner := NULL;
+        END IF;
+    END LOOP;
+    RETURN p_new;
+END $$;
+
+-- Create runs. claimed: the owner of the new run, if it has one, owns it. p_is_retry: an earlier attempt of this call may have been committed; its runs are found by their tokens.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_create(
     p_now BIGINT, p_store TEXT, p_is_retry BOOLEAN, p_new {schema}.holdfast_new_run[],
     p_parts {schema}.holdfast_plans_and_units
 ) RETURNS TABLE (ord BIGINT, result TEXT, run BIGINT, number BIGINT, instance BIGINT, at BIGINT, ended BIGINT[],
-               woken BIGINT[], work BOOLEAN)
+               woken BIGINT[], work BOOLEAN, claimed BOOLEAN)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
-    v_inserted BIGINT[] := {schema}.holdfast_insert_runs(v_now, p_store, p_new, p_parts);
+    v_inserted BIGINT[];
     v_affected {schema}.holdfast_affected;
     v_new_run {schema}.holdfast_new_run;
 BEGIN
+    IF EXISTS (SELECT FROM {schema}.holdfast_queue WHERE paused) THEN
+        p_new := {schema}.holdfast_leave_paused_unclaimed(p_new);
+    END IF;
+    v_inserted := {schema}.holdfast_insert_runs(v_now, p_store, p_new, p_parts);
     RETURN QUERY
-        SELECT a.ord, {RequestResult.DONE}, a.id, 0::bigint, a.id, v_now, NULL::bigint[], NULL::bigint[], false
+        SELECT a.ord, {RequestResult.DONE}, a.id, 0::bigint, a.id, v_now, NULL::bigint[], NULL::bigint[], false,
+               a.owner IS NOT NULL
           FROM unnest(p_new) AS a WHERE cardinality(v_inserted) = cardinality(p_new) OR a.id = ANY (v_inserted);
     IF cardinality(v_inserted) = cardinality(p_new) THEN
         RETURN;
@@ -196,25 +219,33 @@ BEGIN
       ORDER BY t.run FOR NO KEY UPDATE;
     FOR v_new_run IN SELECT * FROM unnest(p_new) AS a WHERE (a.id = ANY (v_inserted)) IS NOT TRUE ORDER BY a.ord LOOP
         RETURN QUERY
-            SELECT v_new_run.ord, x.*
+            SELECT v_new_run.ord, x.*, v_new_run.owner IS NOT NULL
               FROM {schema}.holdfast_resolve_conflict(v_now, p_store, p_is_retry, v_new_run, p_parts) AS x;
     END LOOP;
 END $$;
 
 -- Create one run with default options and without plan, units, start events or parent: the most common call. Returns
--- the run's id and the time as one text, which is faster than a row; NULL if the instance exists already.
+-- the run's id and the time as one text, which is faster than a row, and a third word if the queue is paused and the
+-- run therefore has no owner; NULL if the instance exists already.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_create_one(
     p_now BIGINT, p_store TEXT, {create_one.parameters}
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_at BIGINT := {schema}.holdfast_begin(p_now);
     v_run BIGINT := nextval('{schema}.holdfast_run_id');
+    v_paused BOOLEAN := false;
 BEGIN
+    IF p_owner IS NOT NULL AND EXISTS (SELECT FROM {schema}.holdfast_queue WHERE name = p_queue AND paused) THEN
+        p_owner := NULL;
+        v_paused := true;
+    END IF;
     INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
                                        queue, priority, seed, created_at, updated_at, made_by, version, pinned)
-    VALUES (v_run, v_run, p_workflow, p_instance_id, 0, true, p_kind,
-            CASE WHEN p_delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, p_params, p_queue, p_priority,
-            p_seed, v_at, v_at, p_token, p_version, coalesce(p_pinned, false))
+    SELECT v_run, v_run, p_workflow, p_instance_id, 0, true, p_kind,
+           CASE WHEN p_delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, p_params, p_queue, p_priority,
+           p_seed, v_at, v_at, p_token, p_version, coalesce(p_pinned, false)
+     WHERE (SELECT true FROM {schema}.holdfast_run AS e WHERE e.workflow = p_workflow AND e.instance_id = p_instance_id
+             ORDER BY e.workflow, e.instance_id, e.number LIMIT 1) IS NULL
     ON CONFLICT (workflow, instance_id, number) DO NOTHING;
     IF NOT FOUND THEN
         RETURN NULL;
@@ -227,7 +258,7 @@ BEGIN
     IF p_owner IS NULL THEN
         PERFORM pg_notify('{channel}', p_store);
     END IF;
-    RETURN v_run || ' ' || v_at;
+    RETURN v_run || ' ' || v_at || CASE WHEN v_paused THEN ' paused' ELSE '' END;
 END $$;
 
 -- Apply the policies (on_conflict, on_reuse) of a new run whose instance exists already.
@@ -267,7 +298,8 @@ BEGIN
     SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = holdfast_resolve_conflict.run;
     v_policy := coalesce(CASE WHEN v_old.epoch IS NULL THEN p_new.on_reuse ELSE p_new.on_conflict END,
                          {OnConflict.USE_EXISTING});
-    IF v_policy = {OnReuse.RETRY_IF_FAILED} THEN
+    IF v_policy = {OnReuse.RETRY_IF_FAILED}
+       OR (v_policy = {OnReuse.ALLOW} AND p_now < v_old.created_at + p_new.reuse_after_ms) THEN
         v_policy := {OnReuse.USE_EXISTING};
     END IF;
     IF v_policy IN ({OnConflict.FAIL}, {OnReuse.REJECT})

@@ -176,6 +176,9 @@ BEGIN
     INSERT INTO {schema}.holdfast_fact (run, {fact.columns})
     SELECT v_new, {fact.columns f}
       FROM {schema}.holdfast_fact AS f WHERE f.run = p_old AND f.state = {FactState.PLAN};
+    IF position('"single":'::bytea IN (SELECT options FROM {schema}.holdfast_run WHERE id = v_new)) > 0 THEN
+        PERFORM {schema}.holdfast_inherit_group(v_new, p_old, p_run_at);
+    END IF;
     PERFORM pg_notify('{channel}', p_store);
     RETURN v_new;
 END $$;

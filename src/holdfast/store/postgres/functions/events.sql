@@ -11,12 +11,12 @@ $$;
 -- Returns an AddedEvent.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_add_event(
     p_now BIGINT, p_to {schema}.holdfast_record, p_type TEXT, p_payload BYTEA, p_sender BYTEA, p_ask BYTEA,
-    p_dedup BYTEA, p_token BIGINT
+    p_dedup BYTEA, p_token BIGINT, p_trace TEXT = NULL
 ) RETURNS INTEGER LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line)
+    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line, trace)
     VALUES (p_to.run, 1 + coalesce((SELECT max(n) FROM {schema}.holdfast_event WHERE run = p_to.run), 0),
-            p_type, p_payload, p_now, p_sender, p_ask, p_dedup, p_token, p_to.line)
+            p_type, p_payload, p_now, p_sender, p_ask, p_dedup, p_token, p_to.line, p_trace)
     ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING;
     IF NOT FOUND THEN
         RETURN {AddedEvent.DUPLICATE};
@@ -27,7 +27,10 @@ BEGIN
         RETURN {AddedEvent.STORED};
     ELSIF p_to.run_at IS NULL OR p_to.run_at > p_now THEN
         UPDATE {schema}.holdfast_task SET run_at = p_now, kind = {TaskKind.WAKE}, bucket = {Bucket.CONTINUING}
-         WHERE run = p_to.run AND unit = 0;
+         WHERE run = p_to.run AND unit = 0 AND held_at IS NULL;
+        IF NOT FOUND THEN
+            RETURN {AddedEvent.STORED};
+        END IF;
     END IF;
     RETURN {AddedEvent.DUE};
 END $$;
@@ -51,7 +54,7 @@ BEGIN
                kind = CASE WHEN t.owner IS NULL AND t.run_at <= p_now IS NOT TRUE THEN {TaskKind.WAKE} ELSE t.kind END,
                bucket = CASE WHEN t.owner IS NULL AND t.run_at <= p_now IS NOT TRUE THEN {Bucket.CONTINUING}
                              ELSE t.bucket END
-         WHERE t.run = ANY (p_run) AND t.unit = 0
+         WHERE t.run = ANY (p_run) AND t.unit = 0 AND t.held_at IS NULL
            AND (t.owner IS NOT NULL OR (SELECT status FROM {schema}.holdfast_run WHERE id = t.run) <> {Status.PAUSED})
         RETURNING t.run, t.owner IS NULL;
 END $$;
@@ -73,7 +76,8 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_request_cancel(
 DECLARE
     v_affected {schema}.holdfast_affected;
 BEGIN
-    IF (SELECT kind FROM {schema}.holdfast_run WHERE id = p_run) = {GRAPH} THEN
+    IF (SELECT kind FROM {schema}.holdfast_run WHERE id = p_run) = {GRAPH}
+       OR EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0 AND held_at IS NOT NULL) THEN
         PERFORM {schema}.holdfast_write_tombstone(p_now, p_run, p_reason);
         v_affected := {schema}.holdfast_end_run(
             p_now, p_store, p_run, {Status.CANCELLED}, NULL, {schema}.holdfast_cancelled_error(p_reason), NULL, NULL,
@@ -92,10 +96,10 @@ END $$;
 -- Undelivered events of a run, oldest first: at most one more than a page, to show whether there are more.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_mailbox_page(p_run BIGINT, p_after BIGINT)
 RETURNS TABLE (mailbox_n BIGINT[], mailbox_type TEXT[], mailbox_payload BYTEA[], mailbox_at BIGINT[],
-               mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_last BIGINT)
+               mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_trace TEXT[], mailbox_last BIGINT)
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(e.n), array_agg(e.type), array_agg(e.payload), array_agg(e.created_at), array_agg(e.sender),
-           array_agg(e.ask), (SELECT max(n) FROM {schema}.holdfast_event WHERE run = p_run)
+           array_agg(e.ask), array_agg(e.trace), (SELECT max(n) FROM {schema}.holdfast_event WHERE run = p_run)
       FROM (SELECT * FROM {schema}.holdfast_event
              WHERE run = p_run AND n > p_after AND delivered_at IS NULL ORDER BY n LIMIT {PAGE_SIZE} + 1) AS e
 $$;
@@ -107,8 +111,8 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_send(
     p_now BIGINT, p_store TEXT, {send.parameters}, p_suspect_losses INTEGER, p_is_retry BOOLEAN
 ) RETURNS TABLE (ord BIGINT, accepted BOOLEAN, duplicate BOOLEAN, woken BOOLEAN, epoch BIGINT, kind INTEGER,
                  lost BOOLEAN, now BIGINT, mailbox_n BIGINT[], mailbox_type TEXT[], mailbox_payload BYTEA[],
-                 mailbox_at BIGINT[], mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_last BIGINT,
-                 r {schema}.holdfast_record)
+                 mailbox_at BIGINT[], mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_trace TEXT[],
+                 mailbox_last BIGINT, r {schema}.holdfast_record)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -140,7 +144,7 @@ BEGIN
         END IF;
         IF v_record.epoch IS NOT NULL THEN  -- it has a task, so the run has not ended
             v_effect := {schema}.holdfast_add_event(v_now, v_record, v_event.type, v_event.payload, v_event.sender,
-                                                    v_event.ask, v_event.dedup, v_event.token);
+                                                    v_event.ask, v_event.dedup, v_event.token, v_event.trace);
             IF v_effect = {AddedEvent.DUPLICATE} AND EXISTS (SELECT FROM {schema}.holdfast_event
                                          WHERE line = v_record.line AND dedup = v_event.dedup
                                            AND sent_by = v_event.token) THEN
@@ -165,7 +169,7 @@ BEGIN
                  WHERE b.workflow = v_event.workflow AND b.instance_id = v_event.instance_id
                    AND e.sent_by = v_event.token
             ), false, false, NULL::bigint, NULL::int, NULL::boolean, v_now, NULL::bigint[], NULL::text[], NULL::bytea[],
-            NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint, v_record;
+            NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::text[], NULL::bigint, v_record;
         END IF;
     END LOOP;
     IF v_notify THEN
@@ -182,7 +186,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_send_one(
     p_suspect_losses INTEGER, p_at BIGINT, OUT woken BOOLEAN, OUT epoch BIGINT,
     OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT, OUT mailbox_n BIGINT[], OUT mailbox_type TEXT[],
     OUT mailbox_payload BYTEA[], OUT mailbox_at BIGINT[], OUT mailbox_sender BYTEA[], OUT mailbox_ask BYTEA[],
-    OUT mailbox_last BIGINT, OUT r {schema}.holdfast_run, OUT t {schema}.holdfast_task
+    OUT mailbox_trace TEXT[], OUT mailbox_last BIGINT, OUT r {schema}.holdfast_run, OUT t {schema}.holdfast_task
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -201,9 +205,9 @@ BEGIN
     SELECT * INTO r FROM {schema}.holdfast_run WHERE id = t.run;
     v_due := t.run_at <= now;
     v_at := CASE WHEN v_due IS NOT TRUE AND abs(p_at - now) <= {MAX_CLOCK_SKEW_MS} THEN p_at ELSE now END;
-    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line)
+    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line, trace)
     VALUES (t.run, 1 + coalesce((SELECT max(n) FROM {schema}.holdfast_event WHERE run = t.run), 0), p_type, p_payload,
-            v_at, p_sender, p_ask, p_dedup, p_token, coalesce(r.line, r.id))
+            v_at, p_sender, p_ask, p_dedup, p_token, coalesce(r.line, r.id), p_trace)
     ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING
     RETURNING n INTO mailbox_last;
     IF NOT FOUND THEN
@@ -215,7 +219,8 @@ BEGIN
     IF t.owner IS NOT NULL THEN
         UPDATE {schema}.holdfast_task AS x SET signal = x.signal | {Signal.EVENTS} WHERE x.run = t.run AND x.unit = 0;
     ELSIF woken AND p_owner IS NOT NULL AND t.losses < p_suspect_losses
-          AND position(E'\n' || t.queue || E'\n' IN p_queues) > 0 AND (t.pin = '' OR t.pin = p_version) THEN
+          AND position(E'\n' || t.queue || E'\n' IN p_queues) > 0 AND (t.pin = '' OR t.pin = p_version)
+          AND NOT EXISTS (SELECT FROM {schema}.holdfast_queue AS q WHERE q.name = t.queue AND q.paused) THEN
         epoch := t.epoch + 1;
         kind := CASE WHEN v_due THEN t.kind ELSE {TaskKind.WAKE} END;
         lost := t.lost;
@@ -235,9 +240,10 @@ BEGIN
             mailbox_at := ARRAY[v_at];
             mailbox_sender := ARRAY[p_sender];
             mailbox_ask := ARRAY[p_ask];
+            mailbox_trace := ARRAY[p_trace];
         ELSE
             SELECT * INTO mailbox_n, mailbox_type, mailbox_payload, mailbox_at, mailbox_sender, mailbox_ask,
-                          mailbox_last
+                          mailbox_trace, mailbox_last
               FROM {schema}.holdfast_mailbox_page(t.run, 0);
         END IF;
         RETURN;
@@ -264,7 +270,8 @@ BEGIN
     END IF;
     SELECT * INTO v_task FROM {schema}.holdfast_task
      WHERE run = p_run AND unit = 0 AND losses < p_suspect_losses AND position(E'\n' || queue || E'\n' IN p_queues) > 0
-       AND (pin = '' OR pin = p_version);
+       AND (pin = '' OR pin = p_version)
+       AND NOT EXISTS (SELECT FROM {schema}.holdfast_queue AS q WHERE q.name = queue AND q.paused);
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;

@@ -8,7 +8,7 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_error_name(p_error BYTEA) RETURNS TEXT LANGUAGE sql IMMUTABLE AS $$
     SELECT left(substring(
         encode(substring(p_error FROM 1 FOR 1000), 'escape')
-        FROM '^{"name": ?"((?:[^"\\]|\\[0-7]{3}|\\\\(?:\\\\|[^\\]))*)"'), 200)
+        FROM '^ ?{"name": ?"((?:[^"\\]|\\[0-7]{3}|\\\\(?:\\\\|[^\\]))*)"'), 200)
 $$;
 
 -- All workflows that have runs, with one index seek for each.

@@ -143,7 +143,7 @@ BEGIN
         SELECT * FROM {schema}.holdfast_create(p_now, p_store, false, p_new[p_from:p_to], p_parts)
     LOOP
         results[v_result.ord - p_from + 1] := v_result.result;
-        IF v_result.result = {RequestResult.DONE} AND p_new[v_result.ord].owner IS NOT NULL THEN
+        IF v_result.result = {RequestResult.DONE} AND v_result.claimed THEN
             claimed := claimed || jsonb_build_array(
                 p_position + v_result.ord - p_from, v_result.run, v_result.number, v_result.instance)::text;
             v_result.work := v_result.work OR (p_new[v_result.ord].units > 0 AND EXISTS (
@@ -196,7 +196,7 @@ BEGIN
     ELSIF p_operation.kind = {OperationKind.SEND} THEN
         v_effect := {schema}.holdfast_add_event(p_now, v_target, p_operation.type, p_operation.payload,
                                                 p_operation.sender, p_operation.ask, p_operation.dedup,
-                                                p_operation.token);
+                                                p_operation.token, p_operation.trace);
         IF v_effect >= {AddedEvent.SIGNALLED} THEN
             affected.woken := ARRAY[v_target.run];
             affected.work := v_effect = {AddedEvent.DUE};

@@ -3,15 +3,16 @@
 -- Append events to the outboxes of runs whose tasks are locked. Entries whose p_run is NULL are skipped. Returns true
 -- if any event was added.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_outbox_add(
-    p_now BIGINT, p_run BIGINT[], p_type BYTEA[], p_payload BYTEA[], p_step BYTEA[]
+    p_now BIGINT, p_run BIGINT[], p_type BYTEA[], p_payload BYTEA[], p_step BYTEA[], p_trace TEXT[]
 ) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     WITH added AS (
-        INSERT INTO {schema}.holdfast_outbox (run, n, step, type, payload, created_at, run_at)
+        INSERT INTO {schema}.holdfast_outbox (run, n, step, type, payload, created_at, run_at, trace)
         SELECT o.run, coalesce((SELECT max(n) FROM {schema}.holdfast_outbox WHERE run = o.run), 0)
-                   + row_number() OVER (PARTITION BY o.run ORDER BY o.ord), o.step, o.type, o.payload, p_now, p_now
-          FROM unnest(p_run, p_type, p_payload, p_step) WITH ORDINALITY AS o (run, type, payload, step, ord)
+                   + row_number() OVER (PARTITION BY o.run ORDER BY o.ord), o.step, o.type, o.payload, p_now, p_now, o.trace
+          FROM unnest(p_run, p_type, p_payload, p_step, p_trace)
+               WITH ORDINALITY AS o (run, type, payload, step, trace, ord)
          WHERE o.run IS NOT NULL
         RETURNING run, n
     )
@@ -43,7 +44,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_outbox_claim(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_token BIGINT, p_is_retry BOOLEAN
 ) RETURNS TABLE (next_due BIGINT, run BIGINT, n BIGINT, workflow TEXT, instance_id TEXT, number BIGINT, step BYTEA,
                  type BYTEA, payload BYTEA, created_at BIGINT, attempts BIGINT, run_at BIGINT, error BYTEA,
-                 delivered_at BIGINT, parked_at BIGINT) LANGUAGE plpgsql
+                 delivered_at BIGINT, parked_at BIGINT, trace TEXT) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -68,7 +69,7 @@ BEGIN
      WHERE o.run = ANY (v_found);
     RETURN QUERY
         SELECT NULL::bigint, b.run, b.n, r.workflow, r.instance_id, r.number, b.step, b.type, b.payload, b.created_at,
-               b.attempts, b.run_at, b.error, b.delivered_at, b.parked_at
+               b.attempts, b.run_at, b.error, b.delivered_at, b.parked_at, b.trace
           FROM unnest(v_runs || v_found) WITH ORDINALITY AS a (run, ord)
           JOIN {schema}.holdfast_outlet AS o ON o.run = a.run
           JOIN {schema}.holdfast_outbox AS b ON b.run = o.run AND b.n = o.n
@@ -77,7 +78,7 @@ BEGIN
     RETURN QUERY
         SELECT min(o.run_at), NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::bigint, NULL::bytea,
                NULL::bytea, NULL::bytea, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bigint,
-               NULL::bigint
+               NULL::bigint, NULL::text
           FROM {schema}.holdfast_outlet AS o;
 END $$;
 

@@ -134,13 +134,16 @@ BEGIN
         SELECT a.run FROM unnest(p_runs) AS a (run)
          WHERE EXISTS (SELECT FROM {schema}.holdfast_fact WHERE run = a.run OFFSET {LARGE_RUN} LIMIT 1)
             OR EXISTS (SELECT FROM {schema}.holdfast_log WHERE run = a.run OFFSET {LARGE_RUN} LIMIT 1)
-            OR EXISTS (SELECT FROM {schema}.holdfast_event WHERE run = a.run OFFSET {LARGE_RUN} LIMIT 1));
+            OR EXISTS (SELECT FROM {schema}.holdfast_event WHERE run = a.run OFFSET {LARGE_RUN} LIMIT 1)
+            OR EXISTS (SELECT FROM {schema}.holdfast_chunk WHERE run = a.run OFFSET {LARGE_RUN} LIMIT 1));
     v_small := ARRAY(SELECT a.run FROM unnest(p_runs) AS a (run) WHERE a.run <> ALL (v_large));
     INSERT INTO {schema}.holdfast_leftover (run, keep) SELECT a.run, a.run = ANY (v_keep) FROM unnest(v_large) AS a (run);
     DELETE FROM {schema}.holdfast_term WHERE instance = ANY (v_instances);
     DELETE FROM {schema}.holdfast_fact WHERE run = ANY (v_small);
     DELETE FROM {schema}.holdfast_log WHERE run = ANY (v_small);
     DELETE FROM {schema}.holdfast_outbox WHERE run = ANY (v_small);
+    DELETE FROM {schema}.holdfast_stream WHERE run = ANY (p_runs);
+    DELETE FROM {schema}.holdfast_chunk WHERE run = ANY (v_small);
     DELETE FROM {schema}.holdfast_event
      WHERE run = ANY (v_small)
        AND NOT (dedup IS NOT NULL AND substring(dedup FROM 1 FOR 1) <> '\xff'::bytea AND run = ANY (v_keep));
@@ -171,6 +174,10 @@ BEGIN
     v_room := v_room - v_count;
     DELETE FROM {schema}.holdfast_outbox WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM {schema}.holdfast_outbox WHERE run = v_left.run LIMIT v_room));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    v_room := v_room - v_count;
+    DELETE FROM {schema}.holdfast_chunk WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {schema}.holdfast_chunk WHERE run = v_left.run LIMIT v_room));
     GET DIAGNOSTICS v_count = ROW_COUNT;
     v_room := v_room - v_count;
     DELETE FROM {schema}.holdfast_event WHERE ctid = ANY (ARRAY(

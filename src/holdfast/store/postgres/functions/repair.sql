@@ -42,6 +42,8 @@ BEGIN
     DELETE FROM {schema}.holdfast_fact WHERE run = ANY (v_runs);
     DELETE FROM {schema}.holdfast_event WHERE run = ANY (v_runs);
     DELETE FROM {schema}.holdfast_log WHERE run = ANY (v_runs);
+    DELETE FROM {schema}.holdfast_stream WHERE run = ANY (v_runs);
+    DELETE FROM {schema}.holdfast_chunk WHERE run = ANY (v_runs);
     DELETE FROM {schema}.holdfast_outlet WHERE run = ANY (v_runs);
     DELETE FROM {schema}.holdfast_outbox WHERE run = ANY (v_runs);
     DELETE FROM {schema}.holdfast_watch WHERE target = ANY (v_runs);

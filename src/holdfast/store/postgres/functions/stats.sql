@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_count_ended(p_now BIGINT, p_margin 
 RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 DECLARE
     v_now   BIGINT := {schema}.holdfast_begin(p_now);
-    v_old   BIGINT := v_now - 7200000;
+    v_old   BIGINT := v_now - 86400000;
     v_mark  BIGINT;
     v_end   BIGINT;
     v_part  BIGINT;
@@ -52,6 +52,18 @@ BEGIN
              WHERE d.completed_at <= (SELECT m.count FROM {schema}.holdfast_tally AS m WHERE m.minute = -1)
              GROUP BY d.workflow, d.status) AS g
      WHERE t.minute = 0 AND t.workflow = g.workflow AND t.status = g.status;
+    UPDATE {schema}.holdfast_tally AS t SET count = t.count - g.count
+      FROM (SELECT d.workflow, d.status, count(*) AS count FROM deleted AS d
+             WHERE d.retried GROUP BY d.workflow, d.status) AS g
+     WHERE t.minute = -2 AND t.workflow = g.workflow AND t.status = g.status;
+    RETURN NULL;
+END $$;
+
+-- Runs that are retried, or imported after they were.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_tally_retried() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {schema}.holdfast_tally AS t VALUES (-2, NEW.workflow, NEW.status, 1)
+    ON CONFLICT (minute, workflow, status) DO UPDATE SET count = t.count + 1;
     RETURN NULL;
 END $$;
 
@@ -76,3 +88,7 @@ CREATE OR REPLACE TRIGGER holdfast_tally_update AFTER UPDATE OF completed_at ON 
     FOR EACH ROW WHEN (OLD.completed_at IS NOT NULL) EXECUTE FUNCTION {schema}.holdfast_tally_changed();
 CREATE OR REPLACE TRIGGER holdfast_tally_insert AFTER INSERT ON {schema}.holdfast_run
     FOR EACH ROW WHEN (NEW.completed_at IS NOT NULL) EXECUTE FUNCTION {schema}.holdfast_tally_changed();
+CREATE OR REPLACE TRIGGER holdfast_tally_retry AFTER UPDATE OF retried ON {schema}.holdfast_run
+    FOR EACH ROW WHEN (NEW.retried AND NOT OLD.retried) EXECUTE FUNCTION {schema}.holdfast_tally_retried();
+CREATE OR REPLACE TRIGGER holdfast_tally_insert_retried AFTER INSERT ON {schema}.holdfast_run
+    FOR EACH ROW WHEN (NEW.retried) EXECUTE FUNCTION {schema}.holdfast_tally_retried();

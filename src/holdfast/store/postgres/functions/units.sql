@@ -35,6 +35,8 @@ BEGIN
                FOR NO KEY UPDATE) AS l;
     IF v_moved THEN  -- units of the runs of this batch are left to workers of the other version
         p_claim_limit := 0;
+    ELSIF {schema}.holdfast_is_paused(p_a_run) THEN
+        p_claim_limit := 0;
     END IF;
     -- Read the receipt under the locks: an earlier attempt of this call may have held them until now.
     v_receipt := {schema}.holdfast_find_receipt(p_store, p_stream, p_n);
@@ -50,6 +52,9 @@ BEGIN
     v_free_unit := v_fence.free_unit;
 
     v_results := {schema}.holdfast_add_unit_facts(v_run, {advance.facts.names});
+    IF {FactState.SETTLEMENT} = ANY (p_f_state) THEN
+        PERFORM pg_notify('{channel}', 'stream ' || p_store);
+    END IF;
     IF cardinality(p_l_advance) > 0 THEN
         v_count := {schema}.holdfast_add_logs(
             ARRAY(SELECT v_run[l.advance] FROM unnest(p_l_advance) WITH ORDINALITY AS l (advance, ord) ORDER BY l.ord),

@@ -40,10 +40,11 @@ CREATE TABLE {schema}.holdfast_run (
     pinned        BOOLEAN  NOT NULL DEFAULT false,  -- only workers of its version claim it
     origin        BYTEA,   -- the run whose history this one continues, as JSON
     forked_from   BIGINT,  -- the instance that this one was forked from
+    retried       BOOLEAN  NOT NULL DEFAULT false,  -- errored, and its successor goes on from its history
     -- The name in the JSON of the error, as it is written there; the same expression is in holdfast_error_name.
     error_name    TEXT     COLLATE "C" GENERATED ALWAYS AS (left(substring(
         encode(substring(error FROM 1 FOR 1000), 'escape')
-        FROM '^{"name": ?"((?:[^"\\]|\\[0-7]{3}|\\\\(?:\\\\|[^\\]))*)"'), 200)) STORED,
+        FROM '^ ?{"name": ?"((?:[^"\\]|\\[0-7]{3}|\\\\(?:\\\\|[^\\]))*)"'), 200)) STORED,
     UNIQUE (workflow, instance_id, number)
 ) WITH (fillfactor = 85);
 
@@ -94,6 +95,12 @@ CREATE TABLE {schema}.holdfast_task (
     missing      BIGINT,   -- number of units that must be done first; NULL: the run has no units but 0
     key          BYTEA,    -- key of the unit's START facts; NULL for unit 0
     pin          TEXT     COLLATE "C" NOT NULL DEFAULT '',  -- version of the workers that may claim it; empty: any
+    permits      BOOLEAN  NOT NULL DEFAULT false,  -- the task has, or had, permits
+    single       TEXT     COLLATE "C",  -- key of the singleton group of the run; only in unit 0
+    held_at      BIGINT,   -- due time of a held run, once the run before it has ended
+    gather       TEXT     COLLATE "C",  -- key by which later starts find the run while it is pending
+    items        BIGINT,   -- number of starts in a batch
+    gathered     BIGINT[], -- tokens of the starts that the run stands for, so that a repeated call finds them
     PRIMARY KEY (run, unit)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
@@ -110,6 +117,12 @@ CREATE INDEX holdfast_task_lease ON {schema}.holdfast_task (owner, lease_until) 
 CREATE INDEX holdfast_task_own_lease ON {schema}.holdfast_task (owner, lease_until) WHERE lease_ms IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON {schema}.holdfast_task (owner) WHERE signal <> 0;
 CREATE INDEX holdfast_task_expiry ON {schema}.holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
+-- Start policies: the executed run of a group, its held runs, and pending runs.
+CREATE INDEX holdfast_task_single ON {schema}.holdfast_task (workflow, single)
+    WHERE single IS NOT NULL AND held_at IS NULL;
+CREATE INDEX holdfast_task_held ON {schema}.holdfast_task (workflow, single, run) WHERE held_at IS NOT NULL;
+CREATE INDEX holdfast_task_gather ON {schema}.holdfast_task (workflow, gather, run)
+    WHERE gather IS NOT NULL AND epoch = 0;
 
 CREATE TABLE {schema}.holdfast_fact (
     run           BIGINT    NOT NULL,
@@ -148,6 +161,7 @@ CREATE TABLE {schema}.holdfast_event (
     line          BIGINT,  -- line of the receiving run, if dedup is set: keys are unique per line
     reply_ok      BOOLEAN, -- NULL: no reply yet
     reply         BYTEA,
+    trace         TEXT,    -- the trace context of the sender
     PRIMARY KEY (run, n)
 );
 
@@ -168,6 +182,36 @@ CREATE TABLE {schema}.holdfast_log (
     is_replay  BOOLEAN  NOT NULL,
     PRIMARY KEY (run, n)
 );
+
+-- A stream of a run: the number of its items, of those that the workflow's code wrote, and of its close markers.
+CREATE TABLE {schema}.holdfast_stream (
+    run         BIGINT  NOT NULL,
+    name        TEXT    NOT NULL,
+    items       BIGINT  NOT NULL,
+    size        BIGINT  NOT NULL,
+    code_items  BIGINT  NOT NULL,
+    markers     BIGINT  NOT NULL,
+    tail        BIGINT  NOT NULL,  -- "first" of the last chunk
+    PRIMARY KEY (run, name)
+);
+
+-- Adjacent items of one writer. step_key, epoch and attempt are NULL for the workflow's code.
+CREATE TABLE {schema}.holdfast_chunk (
+    run       BIGINT   NOT NULL,
+    name      TEXT     NOT NULL,
+    first     BIGINT   NOT NULL,  -- the offset of the first item
+    count     BIGINT   NOT NULL,
+    step_key  BYTEA,
+    unit      BIGINT   NOT NULL,
+    epoch     BIGINT,
+    attempt   BIGINT,
+    start     BIGINT   NOT NULL,  -- number of items that the writer wrote before
+    closes    BOOLEAN  NOT NULL,
+    data      BYTEA    NOT NULL,
+    PRIMARY KEY (run, name, first)
+);
+
+CREATE INDEX holdfast_chunk_marker ON {schema}.holdfast_chunk (run, name, first) WHERE closes;
 
 CREATE TABLE {schema}.holdfast_watch (
     target   BIGINT   NOT NULL,
@@ -191,6 +235,7 @@ CREATE TABLE {schema}.holdfast_outbox (
     error         BYTEA,
     delivered_at  BIGINT,
     parked_at     BIGINT,
+    trace         TEXT,    -- the trace context of the turn that published the event
     PRIMARY KEY (run, n)
 );
 
@@ -214,6 +259,24 @@ CREATE INDEX holdfast_outlet_due ON {schema}.holdfast_outlet (run_at, run);
 CREATE TABLE {schema}.holdfast_leftover (
     run   BIGINT   NOT NULL PRIMARY KEY,
     keep  BOOLEAN  NOT NULL  -- events with a key are kept
+);
+
+-- References to blobs: large values outside of their rows. Counted by triggers, which exist once blobs are used.
+CREATE TABLE {schema}.holdfast_blob (
+    id    TEXT     COLLATE "C" NOT NULL PRIMARY KEY,
+    refs  BIGINT   NOT NULL,
+    used  BOOLEAN  NOT NULL,  -- a row refers to the blob, or did
+    at    BIGINT   NOT NULL   -- when the database received its first chunk; 0: the blob is elsewhere
+);
+
+CREATE INDEX holdfast_blob_garbage ON {schema}.holdfast_blob (at) WHERE refs <= 0;
+
+-- The content of blobs that the database holds.
+CREATE TABLE {schema}.holdfast_blob_chunk (
+    id    TEXT     COLLATE "C" NOT NULL,
+    n     BIGINT   NOT NULL,
+    data  BYTEA    NOT NULL,
+    PRIMARY KEY (id, n)
 );
 
 -- One row while the database is fenced: it is the source or the target of a transfer, or was moved elsewhere.
@@ -281,6 +344,43 @@ CREATE TABLE {schema}.holdfast_bulk (
 
 CREATE INDEX holdfast_bulk_open ON {schema}.holdfast_bulk (id) WHERE ended_at IS NULL;
 
+-- Schedules. A change names the revision that it was computed from.
+CREATE TABLE {schema}.holdfast_schedule (
+    name         TEXT     COLLATE "C" NOT NULL PRIMARY KEY,
+    workflow     TEXT     COLLATE "C" NOT NULL,
+    content      BYTEA    NOT NULL,     -- spec, policies and start options, as JSON
+    params       BYTEA,
+    declaration  TEXT,                  -- digest of what the code declares; NULL: created at run time
+    paused       BOOLEAN  NOT NULL,
+    note         BYTEA,
+    created_at   BIGINT   NOT NULL,
+    updated_at   BIGINT   NOT NULL,
+    revision     BIGINT   NOT NULL,
+    next_tick    BIGINT,                -- the next tick that is not taken up yet
+    due_at       BIGINT,                -- when a worker looks at the schedule next
+    seq          BIGINT   NOT NULL,     -- number of ticks so far
+    result       BYTEA,                 -- output of the last successful run
+    result_n     BIGINT   NOT NULL      -- the tick of that run
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE INDEX holdfast_schedule_due ON {schema}.holdfast_schedule (workflow, due_at) WHERE due_at IS NOT NULL;
+
+CREATE TABLE {schema}.holdfast_tick (
+    schedule     TEXT     COLLATE "C" NOT NULL,
+    n            BIGINT   NOT NULL,
+    tick         BIGINT   NOT NULL,     -- the time for which its run is scheduled
+    cause        TEXT     NOT NULL,
+    overlap      TEXT     NOT NULL,
+    state        TEXT     COLLATE "C" NOT NULL,
+    workflow     TEXT     COLLATE "C" NOT NULL,
+    instance_id  TEXT     COLLATE "C" NOT NULL,
+    at           BIGINT   NOT NULL,
+    PRIMARY KEY (schedule, n)
+);
+
+CREATE INDEX holdfast_tick_open ON {schema}.holdfast_tick (schedule, n) WHERE state IN ('started', 'cancelling');
+CREATE INDEX holdfast_tick_queued ON {schema}.holdfast_tick (schedule, n) WHERE state = 'queued';
+
 -- The last batch of commits of each stream of calls, and its result; a store has one stream for each call that it makes
 -- concurrently.
 -- A call whose reply was lost is repeated with the same number and returns the stored result; a call with an older
@@ -298,8 +398,112 @@ CREATE TABLE {schema}.holdfast_receipt (
     PRIMARY KEY (store, stream)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
+-- Limits, and permits of attempts, units and runs (docs/architecture.md, "Flow control").
+
+CREATE TABLE {schema}.holdfast_limit (
+    name         TEXT     COLLATE "C" NOT NULL PRIMARY KEY,
+    concurrency  BIGINT,
+    rate_count   BIGINT,
+    rate_ms      BIGINT,
+    burst        BIGINT,
+    fair         BOOLEAN  NOT NULL,
+    weights      TEXT     NOT NULL,  -- a JSON object
+    declared     TEXT                -- the values in the code, as JSON; NULL: created at run time
+);
+
+CREATE TABLE {schema}.holdfast_limit_use (
+    name      TEXT     COLLATE "C" NOT NULL,
+    key       TEXT     COLLATE "C" NOT NULL,
+    used      BIGINT   NOT NULL DEFAULT 0,  -- number of permits that are granted or held
+    tat       BIGINT   NOT NULL DEFAULT 0,  -- GCRA: the theoretical arrival time, in microseconds
+    pass      DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of a fair limit: the pass of this key (stride scheduling)
+    virtual   DOUBLE PRECISION NOT NULL DEFAULT 0,  -- the virtual time: the highest pass that was granted
+    ready_at  BIGINT,                       -- groups wait for the rate, which has room then
+    freed     BOOLEAN  NOT NULL DEFAULT false,  -- there may be room for waiting groups
+    PRIMARY KEY (name, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX holdfast_limit_freed ON {schema}.holdfast_limit_use (name, key) WHERE freed;
+CREATE INDEX holdfast_limit_ready ON {schema}.holdfast_limit_use (ready_at) WHERE ready_at IS NOT NULL;
+
+-- Permits with the same limits and keys. A group with waiting permits waits at one limit, which has no room.
+CREATE TABLE {schema}.holdfast_permit_group (
+    id             BIGINT   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    names          TEXT[]   NOT NULL,
+    keys           TEXT[]   NOT NULL,
+    fair           INTEGER,                     -- the position of the first fair limit
+    waiting        BIGINT   NOT NULL DEFAULT 0,  -- number of waiting permits
+    name           TEXT     COLLATE "C",        -- the blocking limit
+    key            TEXT     COLLATE "C",
+    pass           DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of the fair key, or of the first waiting permit
+    head_priority  BIGINT,                      -- of the first waiting permit
+    head           BIGINT,                      -- its id
+    UNIQUE (names, keys)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX holdfast_permit_group_turn
+    ON {schema}.holdfast_permit_group (name, key, pass, head_priority, head) WHERE waiting > 0;
+CREATE INDEX holdfast_permit_group_fair
+    ON {schema}.holdfast_permit_group ((names[fair]), (keys[fair])) WHERE waiting > 0;
+
+CREATE TABLE {schema}.holdfast_permit (
+    id         BIGINT   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- order of the requests
+    run        BIGINT   NOT NULL,
+    unit       BIGINT   NOT NULL,
+    step       BYTEA    NOT NULL,  -- empty: the task as a whole
+    attempt    BIGINT   NOT NULL,
+    grp        BIGINT   NOT NULL,
+    state      INTEGER  NOT NULL,  -- 0: waiting, 1: granted, 2: held
+    priority   BIGINT   NOT NULL,
+    tag        DOUBLE PRECISION NOT NULL,  -- virtual time of the request
+    until_end  BOOLEAN  NOT NULL,
+    owner      TEXT     COLLATE "C",  -- of the task; NULL: parked
+    epoch      BIGINT   NOT NULL,  -- of the task, when the permit was requested or parked
+    parked     BIGINT,             -- the epoch under which it was parked
+    woken      BOOLEAN  NOT NULL DEFAULT false,  -- granted and without an owner: the task was made due
+    UNIQUE (run, unit, step, attempt)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX holdfast_permit_waiting ON {schema}.holdfast_permit (grp, priority, id) WHERE state = 0;
+CREATE INDEX holdfast_permit_granted ON {schema}.holdfast_permit (owner) WHERE state = 1;
+
+-- A permit belongs to its task. These triggers run at the end of the transaction, so that the lock of all permits is
+-- the last one that a transaction takes. functions/permits.sql has their functions.
+CREATE FUNCTION {schema}.holdfast_task_released() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION {schema}.holdfast_task_deleted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION {schema}.holdfast_run_paused() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION {schema}.holdfast_permit_deleted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+
+CREATE CONSTRAINT TRIGGER holdfast_task_released AFTER UPDATE OF owner ON {schema}.holdfast_task
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (OLD.permits AND OLD.owner IS NOT NULL AND (NEW.owner IS DISTINCT FROM OLD.owner OR NEW.epoch <> OLD.epoch))
+    EXECUTE FUNCTION {schema}.holdfast_task_released();
+CREATE CONSTRAINT TRIGGER holdfast_task_deleted AFTER DELETE ON {schema}.holdfast_task
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.permits)
+    EXECUTE FUNCTION {schema}.holdfast_task_deleted();
+CREATE CONSTRAINT TRIGGER holdfast_run_paused AFTER UPDATE OF status ON {schema}.holdfast_run
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.status = 'paused' AND OLD.status <> 'paused')
+    EXECUTE FUNCTION {schema}.holdfast_run_paused();
+CREATE TRIGGER holdfast_permit_deleted AFTER DELETE ON {schema}.holdfast_permit
+    FOR EACH ROW EXECUTE FUNCTION {schema}.holdfast_permit_deleted();
+
+-- The end of a singleton releases the next one (functions/start_policies.sql). At the end of the transaction, because the
+-- run may have a successor.
+CREATE FUNCTION {schema}.holdfast_single_ended() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER holdfast_single_ended AFTER DELETE ON {schema}.holdfast_task
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.single IS NOT NULL AND OLD.held_at IS NULL)
+    EXECUTE FUNCTION {schema}.holdfast_single_ended();
+
+-- Queues that the code declares, or that were paused. A queue without a row is not paused.
+CREATE TABLE {schema}.holdfast_queue (
+    name      TEXT     COLLATE "C" NOT NULL PRIMARY KEY,
+    paused    BOOLEAN  NOT NULL,
+    declared  BOOLEAN            -- the value of paused in the code; NULL: not declared
+);
+
 -- Counts of runs that ended up to the watermark, so that statistics need not read finished runs. minute -1: the
--- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for two hours.
+-- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for a day.
+-- minute -2: the stored runs that were retried, on either side of the watermark; statistics subtract them.
 CREATE TABLE {schema}.holdfast_tally (
     minute    BIGINT  NOT NULL,
     workflow  TEXT    COLLATE "C" NOT NULL,
@@ -321,7 +525,8 @@ SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.par
 CREATE TYPE {schema}.holdfast_new_run AS (
     ord BIGINT, id BIGINT, instance BIGINT, number BIGINT, token BIGINT, workflow TEXT, instance_id TEXT, kind TEXT,
     params BYTEA, queue TEXT, priority BIGINT, delay_ms BIGINT, seed BIGINT, owner TEXT, lease_ms BIGINT,
-    on_conflict TEXT, on_reuse TEXT, options BYTEA, memo BYTEA, search BYTEA, expires_ms BIGINT, expiry TEXT,
+    on_conflict TEXT, on_reuse TEXT, options BYTEA, memo BYTEA, search BYTEA, reuse_after_ms BIGINT,
+    expires_ms BIGINT, expiry TEXT,
     parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA, version TEXT, pinned BOOLEAN,
     start_event_type TEXT[], start_event_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[], units BIGINT
 );
@@ -338,7 +543,7 @@ CREATE TYPE {schema}.holdfast_plans_and_units AS (
 -- An operation of a run on another run (RecordedOperation). The attributes in use depend on the kind.
 CREATE TYPE {schema}.holdfast_operation AS (
     kind TEXT, workflow TEXT, instance_id TEXT, type TEXT, payload BYTEA, sender BYTEA, dedup BYTEA, ask BYTEA,
-    token BIGINT, number BIGINT, note BYTEA, ok BOOLEAN
+    token BIGINT, number BIGINT, note BYTEA, ok BOOLEAN, trace TEXT
 );
 
 -- Other runs that a call ended or woke (AffectedRuns); work: a task became due.
@@ -348,7 +553,7 @@ CREATE TYPE {schema}.holdfast_affected AS (ended BIGINT[], woken BIGINT[], work 
 CREATE TYPE {schema}.holdfast_claimed AS (
     now BIGINT, next_due BIGINT, overdue BOOLEAN, unit BIGINT, epoch BIGINT, kind INTEGER, lost BOOLEAN,
     mailbox_n BIGINT[], mailbox_type TEXT[], mailbox_payload BYTEA[], mailbox_at BIGINT[], mailbox_sender BYTEA[],
-    mailbox_ask BYTEA[], mailbox_last BIGINT, r {schema}.holdfast_record
+    mailbox_ask BYTEA[], mailbox_trace TEXT[], mailbox_last BIGINT, r {schema}.holdfast_record
 );
 
 -- Tasks claimed among those that became due; due: more became due than were claimed.

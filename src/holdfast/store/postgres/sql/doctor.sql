@@ -16,20 +16,31 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
 SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_catalog.pg_class AS c
  WHERE c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1) AND c.relkind = 'r'
    AND c.relname LIKE 'holdfast\_%' AND c.relname <> 'holdfast_meta'
-   AND NOT has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE');
+   -- A list of privileges would mean any of them.
+   AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'));
+
+-- A connection without a network address is a local socket. The folder is NULL for roles that may not know it.
+-- name: disk
+SELECT pg_database_size(current_database()),
+       coalesce(inet_server_addr() <<= '127.0.0.0/8'::inet OR inet_server_addr() = '::1'::inet, true),
+       (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'data_directory');
 
 -- name: long_transactions
 SELECT count(*) FROM pg_catalog.pg_stat_activity
- WHERE datname = current_database() AND xact_start < clock_timestamp() - interval '10 minutes'
+ WHERE datname = current_database() AND xact_start < clock_timestamp() - make_interval(secs => $1)
    AND backend_type = 'client backend';
 
 -- name: dead_rows
 SELECT relname, n_dead_tup, n_live_tup FROM pg_catalog.pg_stat_user_tables
- WHERE schemaname = $1 AND n_dead_tup > 100000 AND n_dead_tup > n_live_tup ORDER BY n_dead_tup DESC LIMIT 3;
+ WHERE schemaname = $1 AND n_dead_tup > $2 AND n_dead_tup > n_live_tup ORDER BY n_dead_tup DESC LIMIT 3;
 
 -- name: unused_slots
-SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_catalog.pg_replication_slots
- WHERE NOT active AND pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) > 1073741824;
+SELECT slot_name, behind FROM (
+    SELECT slot_name, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                                           ELSE pg_current_wal_lsn() END, restart_lsn)::bigint AS behind
+      FROM pg_catalog.pg_replication_slots WHERE NOT active) AS slots
+ WHERE behind > $1;
 
 -- name: transaction_age
 SELECT age(datfrozenxid) FROM pg_catalog.pg_database WHERE datname = current_database();

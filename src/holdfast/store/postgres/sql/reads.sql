@@ -14,7 +14,7 @@ SELECT * FROM {schema}.holdfast_list(
 
 -- name: facts
 SELECT {fact.columns}
-  FROM {schema}.holdfast_fact WHERE run = $1 ORDER BY state, key, n;
+  FROM {schema}.holdfast_fact WHERE run = $1 AND state < {FactState.SETTLEMENT} ORDER BY state, key, n;
 
 -- name: facts_of_state
 SELECT {fact.columns}
@@ -34,7 +34,7 @@ SELECT f.*
 SELECT count(*) FROM {schema}.holdfast_log WHERE run = $1 AND step_key IS NULL AND NOT is_replay;
 
 -- name: events_by_number
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, trace
   FROM {schema}.holdfast_event WHERE run = $1 AND n = ANY ($2::bigint[]);
 
 -- name: mailbox_page
@@ -43,7 +43,7 @@ SELECT * FROM {schema}.holdfast_mailbox_page($1, $2);
 -- One index range for each type, so that events of other types cost nothing.
 -- name: mailbox_page_of_topics
 SELECT array_agg(n), array_agg(type), array_agg(payload), array_agg(created_at), array_agg(sender), array_agg(ask),
-       (SELECT max(n) FROM {schema}.holdfast_event WHERE run = $1)
+       array_agg(trace), (SELECT max(n) FROM {schema}.holdfast_event WHERE run = $1)
   FROM (SELECT e.*
           FROM unnest($2::text[]) AS requested (type)
          CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_event
@@ -76,11 +76,11 @@ SELECT f.workflow || '/' || f.instance_id
  WHERE r.id = $1 AND f.forked_from IS NOT NULL ORDER BY f.id DESC LIMIT $2;
 
 -- name: events
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, trace
   FROM {schema}.holdfast_event WHERE run = $1 AND n > $2 ORDER BY n LIMIT $3;
 
 -- name: events_descending
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, trace
   FROM {schema}.holdfast_event WHERE run = $1 AND n < $2 ORDER BY n DESC LIMIT $3;
 
 -- name: logs

@@ -19,13 +19,17 @@ UPDATE {schema}.holdfast_run SET started_at = $2, origin = $3 WHERE id = $1;
 -- The copies have no dedup key: within a line, the key belongs to the event that was sent.
 -- name: copy_events
 INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, delivered_at, consumed_by, ask,
-                                     reply_ok, reply)
-SELECT $2, n, type, payload, created_at, sender, delivered_at, consumed_by, ask, reply_ok, reply
+                                     reply_ok, reply, trace)
+SELECT $2, n, type, payload, created_at, sender, delivered_at, consumed_by, ask, reply_ok, reply, trace
   FROM {schema}.holdfast_event WHERE run = $1 AND n = ANY ($3::bigint[]);
 
 -- name: insert_facts
 INSERT INTO {schema}.holdfast_fact (run, {fact.columns})
 SELECT $1, {fact.columns f} FROM unnest({plain.facts.typed_arguments}) AS f ({fact.columns});
+
+-- The last write: concurrent retries of a workflow wait for each other at the row of its tally.
+-- name: set_retried
+UPDATE {schema}.holdfast_run SET retried = true WHERE id = $1;
 
 -- name: set_open_nodes
 UPDATE {schema}.holdfast_task SET missing = $2 WHERE run = $1 AND unit = 0;

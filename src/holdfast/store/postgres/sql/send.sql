@@ -1,11 +1,11 @@
 -- name: send
 SELECT s.accepted, s.duplicate, s.woken, s.epoch, s.kind, s.lost, s.now, s.mailbox_n, s.mailbox_type, s.mailbox_payload,
-       s.mailbox_at, s.mailbox_sender, s.mailbox_ask, s.mailbox_last, (s.r).*
+       s.mailbox_at, s.mailbox_sender, s.mailbox_ask, s.mailbox_trace, s.mailbox_last, (s.r).*
   FROM {schema}.holdfast_send($1, $2, {send.arguments}, $3, $4) AS s;
 
 -- name: send_one
 SELECT s.woken, s.epoch, s.kind, s.lost, s.now, s.mailbox_n, s.mailbox_type, s.mailbox_payload, s.mailbox_at,
-       s.mailbox_sender, s.mailbox_ask, s.mailbox_last, (s.r).id, (s.r).workflow, (s.r).instance_id, (s.r).number,
+       s.mailbox_sender, s.mailbox_ask, s.mailbox_trace, s.mailbox_last, (s.r).id, (s.r).workflow, (s.r).instance_id, (s.r).number,
        (s.r).kind, (s.r).status, (s.r).params, (s.r).output, (s.r).error, (s.r).queue, (s.r).priority,
        (s.r).created_at, (s.r).updated_at, (s.r).started_at, (s.r).completed_at, (s.r).instance, (s.r).seed,
        (s.r).note, (s.r).parent, (s.r).attempt, (s.r).options, (s.r).memo, (s.r).search, (s.r).current, (s.r).version,

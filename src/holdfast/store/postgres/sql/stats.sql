@@ -24,6 +24,7 @@ SELECT 'runs', w.name, s.status,
   FROM workflow AS w CROSS JOIN unnest(ARRAY[{Status.ACTIVE}, {Status.WAITING}, {Status.PAUSED}]) AS s (status)
 UNION ALL SELECT 'runs', name, status, count, NULL FROM recent
 UNION ALL SELECT 'runs', workflow, status, count, NULL FROM {schema}.holdfast_tally WHERE minute = 0
+UNION ALL SELECT 'runs', workflow, status, -count, NULL FROM {schema}.holdfast_tally WHERE minute = -2
 UNION ALL
 SELECT 'due', t.queue, NULL, count(*), min(t.run_at) FROM {schema}.holdfast_task AS t CROSS JOIN clock
  WHERE t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= clock.now GROUP BY t.queue
@@ -77,6 +78,69 @@ SELECT l.workflow, coalesce(f.name, f.key), count(*), avg(f.at - f.started_at)::
     SELECT name, key, at, started_at FROM {schema}.holdfast_fact
      WHERE run = l.run AND state = {FactState.RESULT} AND kind IN ({StepType.DO}, {StepType.NODE})) AS f
  GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10;
+
+-- Reasons for attention: kind, workflow, name, version, number of runs, first and last time, one of the runs. Of each
+-- workflow the latest 1,000 runs that errored within a day, and 1,000 paused runs, are read, and all tasks.
+-- name: attention
+WITH clock AS MATERIALIZED (SELECT {schema}.holdfast_begin($1) AS now),
+     workflow AS MATERIALIZED (SELECT unnest({schema}.holdfast_workflows()) AS name)
+SELECT {Status.ERRORED}, w.name, convert_to(r.error_name, 'UTF8'), r.version, count(*), min(r.completed_at),
+       max(r.completed_at), max(r.id)
+  FROM workflow AS w CROSS JOIN clock CROSS JOIN LATERAL (
+        SELECT error_name, version, completed_at, id, current FROM {schema}.holdfast_run
+         WHERE completed_at IS NOT NULL AND workflow = w.name AND status = {Status.ERRORED}
+           AND completed_at > clock.now - 86400000
+         ORDER BY completed_at DESC LIMIT 1000) AS r
+ WHERE r.current GROUP BY w.name, r.error_name, r.version
+UNION ALL
+SELECT {Status.PAUSED}, w.name, r.note, NULL, count(*), min(r.updated_at), max(r.updated_at), max(r.id)
+  FROM workflow AS w CROSS JOIN LATERAL (
+        SELECT note, updated_at, id FROM {schema}.holdfast_run
+         WHERE current AND workflow = w.name AND status = {Status.PAUSED} ORDER BY instance DESC LIMIT 1000) AS r
+ WHERE r.note IS NOT NULL GROUP BY w.name, r.note
+UNION ALL
+SELECT 'due', t.workflow, convert_to(t.queue, 'UTF8'), t.pin, count(*), min(t.run_at), max(t.run_at), min(t.run)
+  FROM {schema}.holdfast_task AS t CROSS JOIN clock
+ WHERE t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= clock.now - 60000 GROUP BY t.workflow, t.queue, t.pin
+UNION ALL
+SELECT 'lost', workflow, NULL, NULL, count(*), NULL, NULL, min(run)
+  FROM {schema}.holdfast_task WHERE losses >= 2 GROUP BY workflow
+UNION ALL
+SELECT 'failing', t.workflow, f.key, NULL, count(DISTINCT t.run), min(f.at), max(f.at), min(t.run)
+  FROM clock CROSS JOIN {schema}.holdfast_task AS t CROSS JOIN LATERAL (
+        SELECT key, at FROM {schema}.holdfast_fact AS g
+         WHERE g.run = t.run AND g.state = {FactState.FAILURE} AND g.n >= 3
+           AND NOT EXISTS (SELECT FROM {schema}.holdfast_fact AS d
+                            WHERE d.run = g.run AND d.state = {FactState.RESULT} AND d.key = g.key AND d.n = 0)) AS f
+ WHERE t.kind = {TaskKind.RETRY} AND t.owner IS NULL AND t.run_at > clock.now
+ GROUP BY t.workflow, f.key
+UNION ALL
+SELECT 'outbox', r.workflow, o.type, NULL, count(DISTINCT o.run), min(o.parked_at), max(o.parked_at), min(o.run)
+  FROM {schema}.holdfast_outbox AS o JOIN {schema}.holdfast_run AS r ON r.id = o.run
+ WHERE o.parked_at IS NOT NULL GROUP BY r.workflow, o.type;
+
+-- Starts and ends by minute in the last $2 minutes: what, workflow, minute, number of runs.
+-- name: minutes
+WITH clock AS MATERIALIZED (SELECT {schema}.holdfast_begin($1) - $2::bigint * 60000 AS since),
+     workflow AS MATERIALIZED (SELECT unnest({schema}.holdfast_workflows()) AS name),
+     mark AS MATERIALIZED (
+        SELECT greatest(since, coalesce((SELECT count FROM {schema}.holdfast_tally WHERE minute = -1), 0)) AS at
+          FROM clock)
+SELECT t.status, t.workflow, t.minute, t.count
+  FROM {schema}.holdfast_tally AS t CROSS JOIN clock WHERE t.minute >= clock.since / 60000
+UNION ALL
+SELECT e.status, w.name, r.minute, r.count
+  FROM workflow AS w
+ CROSS JOIN unnest(ARRAY[{Status.COMPLETE}, {Status.ERRORED}, {Status.TERMINATED}, {Status.CANCELLED}]) AS e (status)
+ CROSS JOIN mark CROSS JOIN LATERAL (
+        SELECT completed_at / 60000 AS minute, count(*) AS count FROM {schema}.holdfast_run
+         WHERE completed_at IS NOT NULL AND workflow = w.name AND status = e.status AND completed_at > mark.at
+         GROUP BY 1) AS r
+UNION ALL
+SELECT 'started', w.name, r.minute, r.count
+  FROM workflow AS w CROSS JOIN clock CROSS JOIN LATERAL (
+        SELECT created_at / 60000 AS minute, count(*) AS count FROM {schema}.holdfast_run
+         WHERE current AND workflow = w.name AND created_at > clock.since GROUP BY 1) AS r;
 
 -- name: tally
 SELECT {schema}.holdfast_count_ended($1, $2, $3, $4);

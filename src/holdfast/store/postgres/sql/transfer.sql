@@ -38,3 +38,11 @@ HAVING max(n) IS NOT NULL;
 INSERT INTO {schema}.holdfast_outlet (run, n, run_at)
 SELECT DISTINCT ON (run) run, n, run_at FROM {schema}.holdfast_outbox
  WHERE delivered_at IS NULL AND parked_at IS NULL ORDER BY run, n;
+
+-- name: blob_triggers
+SELECT t.tgname, c.relname FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND t.tgname LIKE 'holdfast\_blob\_%';
+
+-- name: has_blobs
+SELECT EXISTS (SELECT FROM {schema}.holdfast_blob);

@@ -36,6 +36,7 @@ CREATE TABLE holdfast_run (
     pinned        INTEGER NOT NULL DEFAULT 0,  -- only workers of its version claim it
     origin        BLOB,     -- the run whose history this one continues, as JSON
     forked_from   INTEGER,  -- the instance that this one was forked from
+    retried       INTEGER NOT NULL DEFAULT 0,  -- errored, and its successor goes on from its history
     error_name    TEXT GENERATED ALWAYS AS (iif(error IS NOT NULL AND json_valid(CAST(error AS TEXT)),
                                                 CAST(error AS TEXT) ->> '$.name', NULL)) VIRTUAL,
     UNIQUE (workflow, instance_id, number)
@@ -81,6 +82,11 @@ CREATE TABLE holdfast_task (
     started_at   INTEGER,                     -- time of its last START fact
     lease_ms     INTEGER,                     -- its own lease duration, which heartbeats renew; NULL: the worker's
     pin          TEXT    NOT NULL DEFAULT '', -- the version of the workers that may claim it; empty: any
+    permits      INTEGER NOT NULL DEFAULT 0,  -- 1: the task has, or had, permits
+    single       TEXT,                        -- key of the singleton group of the run; only in unit 0
+    held_at      INTEGER,                     -- due time of a held run, once the run before it has ended
+    gather       TEXT,                        -- key by which later starts find the run while it is pending
+    items        INTEGER,                     -- number of starts in a batch
     PRIMARY KEY (run, unit)
 ) STRICT, WITHOUT ROWID;
 
@@ -89,6 +95,10 @@ CREATE INDEX holdfast_task_due ON holdfast_task (queue, workflow, pin, bucket, p
 CREATE INDEX holdfast_task_lease ON holdfast_task (owner, lease_until) WHERE owner IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON holdfast_task (owner) WHERE signal <> 0;
 CREATE INDEX holdfast_task_expiry ON holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
+-- Start policies: the executed run of a group, its held runs, and pending runs.
+CREATE INDEX holdfast_task_single ON holdfast_task (workflow, single) WHERE single IS NOT NULL AND held_at IS NULL;
+CREATE INDEX holdfast_task_held ON holdfast_task (workflow, single, run) WHERE held_at IS NOT NULL;
+CREATE INDEX holdfast_task_gather ON holdfast_task (workflow, gather, run) WHERE gather IS NOT NULL AND epoch = 0;
 -- Due units of one run: by unit, and by time.
 CREATE INDEX holdfast_task_unit ON holdfast_task (run, unit)
     WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL;
@@ -131,6 +141,7 @@ CREATE TABLE holdfast_event (
     reply         BLOB,
     replied_at    INTEGER,
     line          INTEGER,  -- the line of the recipient; only with a dedup
+    trace         TEXT,     -- the trace context of the sender
     PRIMARY KEY (run, n)
 ) STRICT, WITHOUT ROWID;
 
@@ -155,6 +166,36 @@ CREATE TABLE holdfast_log (
     PRIMARY KEY (run, n)
 ) STRICT, WITHOUT ROWID;
 
+-- A stream of a run: the number of its items, of those that the workflow's code wrote, and of its close markers.
+CREATE TABLE holdfast_stream (
+    run         INTEGER NOT NULL,
+    name        TEXT    NOT NULL,
+    items       INTEGER NOT NULL,
+    size        INTEGER NOT NULL,
+    code_items  INTEGER NOT NULL,
+    markers     INTEGER NOT NULL,
+    tail        INTEGER NOT NULL,  -- "first" of the last chunk
+    PRIMARY KEY (run, name)
+) STRICT, WITHOUT ROWID;
+
+-- Adjacent items of one writer. step_key, epoch and attempt are NULL for the workflow's code.
+CREATE TABLE holdfast_chunk (
+    run       INTEGER NOT NULL,
+    name      TEXT    NOT NULL,
+    first     INTEGER NOT NULL,  -- the offset of the first item
+    count     INTEGER NOT NULL,
+    step_key  ANY,
+    unit      INTEGER NOT NULL,
+    epoch     INTEGER,
+    attempt   INTEGER,
+    start     INTEGER NOT NULL,  -- number of items that the writer wrote before
+    closes    INTEGER NOT NULL,
+    data      BLOB    NOT NULL,
+    PRIMARY KEY (run, name, first)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_chunk_marker ON holdfast_chunk (run, name, first) WHERE closes = 1;
+
 CREATE TABLE holdfast_watch (
     target   INTEGER NOT NULL,
     watcher  INTEGER NOT NULL,
@@ -168,6 +209,24 @@ CREATE INDEX holdfast_watch_watcher ON holdfast_watch (watcher);
 CREATE TABLE holdfast_leftover (
     run   INTEGER PRIMARY KEY,
     keep  INTEGER NOT NULL  -- events with a key are kept
+) STRICT;
+
+-- References to blobs: large values outside of their rows. Counted by triggers, which exist once blobs are used.
+CREATE TABLE holdfast_blob (
+    id    TEXT    PRIMARY KEY,
+    refs  INTEGER NOT NULL,
+    used  INTEGER NOT NULL,  -- 1: a row refers to the blob, or did
+    at    INTEGER NOT NULL   -- when the database received its first chunk; 0: the blob is elsewhere
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_blob_garbage ON holdfast_blob (at) WHERE refs <= 0;
+
+-- The content of blobs that the database holds.
+CREATE TABLE holdfast_blob_chunk (
+    id    TEXT    NOT NULL,
+    n     INTEGER NOT NULL,
+    data  BLOB    NOT NULL,
+    PRIMARY KEY (id, n)
 ) STRICT;
 
 -- One row while the database is fenced: it is the source or the target of a transfer, or was moved elsewhere.
@@ -203,11 +262,13 @@ CREATE TABLE holdfast_outbox (
     parked_at     INTEGER,
     owner         TEXT,
     due_at        INTEGER,  -- only for the first pending event of a run: run_at, or the end of the owner's lease
+    trace         TEXT,     -- the trace context of the turn that published the event
     PRIMARY KEY (run, n)
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX holdfast_outbox_turn ON holdfast_outbox (run) WHERE due_at IS NOT NULL;
 CREATE INDEX holdfast_outbox_due ON holdfast_outbox (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX holdfast_outbox_parked ON holdfast_outbox (run) WHERE parked_at IS NOT NULL;
 CREATE INDEX holdfast_outbox_left ON holdfast_outbox (run, n) WHERE delivered_at IS NULL AND parked_at IS NULL;
 
 -- Records of control requests; only added.
@@ -238,6 +299,43 @@ CREATE TABLE holdfast_bulk (
 
 CREATE INDEX holdfast_bulk_open ON holdfast_bulk (id) WHERE ended_at IS NULL;
 
+-- Schedules. A change names the revision that it was computed from.
+CREATE TABLE holdfast_schedule (
+    name         TEXT    PRIMARY KEY,
+    workflow     TEXT    NOT NULL,
+    content      BLOB    NOT NULL,     -- spec, policies and start options, as JSON
+    params       BLOB,
+    declaration  TEXT,                 -- digest of what the code declares; NULL: created at run time
+    paused       INTEGER NOT NULL,
+    note         ANY,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
+    revision     INTEGER NOT NULL,
+    next_tick    INTEGER,              -- the next tick that is not taken up yet
+    due_at       INTEGER,              -- when a worker looks at the schedule next
+    seq          INTEGER NOT NULL,     -- number of ticks so far
+    result       BLOB,                 -- output of the last successful run
+    result_n     INTEGER NOT NULL      -- the tick of that run
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_schedule_due ON holdfast_schedule (workflow, due_at) WHERE due_at IS NOT NULL;
+
+CREATE TABLE holdfast_tick (
+    schedule     TEXT    NOT NULL,
+    n            INTEGER NOT NULL,
+    tick         INTEGER NOT NULL,     -- the time for which its run is scheduled
+    cause        TEXT    NOT NULL,
+    overlap      TEXT    NOT NULL,
+    state        TEXT    NOT NULL,
+    workflow     TEXT    NOT NULL,
+    instance_id  TEXT    NOT NULL,
+    at           INTEGER NOT NULL,
+    PRIMARY KEY (schedule, n)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_tick_open ON holdfast_tick (schedule, n) WHERE state IN ('started', 'cancelling');
+CREATE INDEX holdfast_tick_queued ON holdfast_tick (schedule, n) WHERE state = 'queued';
+
 CREATE TABLE holdfast_worker (
     n            INTEGER PRIMARY KEY,  -- order of registration
     id           TEXT    NOT NULL UNIQUE,
@@ -251,8 +349,146 @@ CREATE TABLE holdfast_worker (
     version      TEXT
 ) STRICT;
 
+-- Limits, and permits of attempts, units and runs (docs/architecture.md, "Flow control").
+
+CREATE TABLE holdfast_limit (
+    name         TEXT    PRIMARY KEY,
+    concurrency  INTEGER,
+    rate_count   INTEGER,
+    rate_ms      INTEGER,
+    burst        INTEGER,
+    fair         INTEGER NOT NULL,
+    weights      TEXT    NOT NULL,  -- a JSON object
+    declared     TEXT               -- the values in the code, as JSON; NULL: created at run time
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE holdfast_limit_use (
+    name      TEXT    NOT NULL,
+    key       TEXT    NOT NULL,
+    used      INTEGER NOT NULL DEFAULT 0,  -- number of permits that are granted or held
+    tat       INTEGER NOT NULL DEFAULT 0,  -- GCRA: the theoretical arrival time, in microseconds
+    pass      REAL    NOT NULL DEFAULT 0,  -- of a fair limit: the pass of this key (stride scheduling)
+    virtual   REAL    NOT NULL DEFAULT 0,  -- the virtual time: the highest pass that was granted
+    ready_at  INTEGER,                     -- groups wait for the rate, which has room then
+    freed     INTEGER NOT NULL DEFAULT 0,  -- 1: there may be room for waiting groups
+    PRIMARY KEY (name, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_limit_freed ON holdfast_limit_use (name, key) WHERE freed = 1;
+CREATE INDEX holdfast_limit_ready ON holdfast_limit_use (ready_at) WHERE ready_at IS NOT NULL;
+
+-- Permits with the same limits and keys. A group with waiting permits waits at one limit, which has no room.
+CREATE TABLE holdfast_permit_group (
+    id             INTEGER PRIMARY KEY,
+    limits         TEXT    NOT NULL UNIQUE,     -- a JSON list of [name, key]
+    fair_name      TEXT,                        -- the first fair limit of the list
+    fair_key       TEXT,
+    waiting        INTEGER NOT NULL DEFAULT 0,  -- number of waiting permits
+    name           TEXT,                        -- the blocking limit
+    key            TEXT,
+    pass           REAL    NOT NULL DEFAULT 0,  -- of the fair key, or of the first waiting permit
+    head_priority  INTEGER,                     -- of the first waiting permit
+    head           INTEGER                      -- its id
+) STRICT;
+
+CREATE INDEX holdfast_permit_group_turn ON holdfast_permit_group (name, key, pass, head_priority, head)
+    WHERE waiting > 0;
+CREATE INDEX holdfast_permit_group_fair ON holdfast_permit_group (fair_name, fair_key) WHERE waiting > 0;
+
+CREATE TABLE holdfast_permit (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of the requests
+    run        INTEGER NOT NULL,
+    unit       INTEGER NOT NULL,
+    step       ANY     NOT NULL,  -- empty: the task as a whole
+    attempt    INTEGER NOT NULL,
+    grp        INTEGER NOT NULL,
+    state      INTEGER NOT NULL,  -- 0: waiting, 1: granted, 2: held
+    priority   INTEGER NOT NULL,
+    tag        REAL    NOT NULL,  -- virtual time of the request
+    until_end  INTEGER NOT NULL,
+    owner      TEXT,              -- of the task; NULL: parked
+    epoch      INTEGER NOT NULL,  -- of the task, when the permit was requested or parked
+    parked     INTEGER,           -- the epoch under which it was parked
+    UNIQUE (run, unit, step, attempt)
+) STRICT;
+
+CREATE INDEX holdfast_permit_waiting ON holdfast_permit (grp, priority, id) WHERE state = 0;
+CREATE INDEX holdfast_permit_granted ON holdfast_permit (owner) WHERE state = 1;
+
+-- A permit belongs to its task: it is deleted when the ownership of the task ends, unless it was parked under this
+-- ownership or is held until the end of the run.
+CREATE TRIGGER holdfast_task_released AFTER UPDATE OF owner ON holdfast_task
+WHEN OLD.permits = 1 AND OLD.owner IS NOT NULL AND (NEW.owner IS NOT OLD.owner OR NEW.epoch <> OLD.epoch)
+BEGIN
+    DELETE FROM holdfast_permit
+     WHERE run = OLD.run AND unit = OLD.unit AND parked IS NOT OLD.epoch AND NOT (until_end = 1 AND state = 2);
+    UPDATE holdfast_permit SET owner = NULL WHERE run = OLD.run AND unit = OLD.unit AND parked IS OLD.epoch;
+    -- A permit that was granted after the owner decided to suspend must not be forgotten.
+    UPDATE holdfast_task SET run_at = coalesce(OLD.run_at, 0)
+     WHERE run = OLD.run AND unit = OLD.unit AND owner IS NULL
+       AND EXISTS (SELECT 1 FROM holdfast_permit
+                    WHERE run = OLD.run AND unit = OLD.unit AND state = 1 AND parked IS OLD.epoch);
+END;
+
+CREATE TRIGGER holdfast_task_deleted AFTER DELETE ON holdfast_task WHEN OLD.permits = 1
+BEGIN
+    DELETE FROM holdfast_permit WHERE run = OLD.run AND unit = OLD.unit;
+END;
+
+-- A paused run neither waits for permits nor keeps granted ones.
+CREATE TRIGGER holdfast_run_paused AFTER UPDATE OF status ON holdfast_run
+WHEN NEW.status = 'paused' AND OLD.status <> 'paused'
+BEGIN
+    DELETE FROM holdfast_permit WHERE run = NEW.id AND state < 2;
+END;
+
+CREATE TRIGGER holdfast_permit_returned AFTER DELETE ON holdfast_permit WHEN OLD.state > 0
+BEGIN
+    UPDATE holdfast_limit_use SET used = used - 1, freed = 1
+     WHERE (name, key) IN (SELECT item.value ->> 0, item.value ->> 1
+                             FROM holdfast_permit_group AS g, json_each(g.limits) AS item WHERE g.id = OLD.grp);
+END;
+
+CREATE TRIGGER holdfast_permit_withdrawn AFTER DELETE ON holdfast_permit WHEN OLD.state = 0
+BEGIN
+    UPDATE holdfast_permit_group SET waiting = waiting - 1 WHERE id = OLD.grp;
+    UPDATE holdfast_permit_group
+       SET (head_priority, head, pass) = (
+               SELECT priority, id, iif(fair_name IS NULL, tag, pass) FROM holdfast_permit
+                WHERE grp = OLD.grp AND state = 0 ORDER BY priority, id LIMIT 1)
+     WHERE id = OLD.grp AND waiting > 0;
+END;
+
+-- The next held run of a group is due when the run before it has ended, unless that run has a successor. A paused run is
+-- not held any more either; its resume makes it due.
+CREATE TRIGGER holdfast_single_ended AFTER DELETE ON holdfast_task
+WHEN OLD.single IS NOT NULL AND OLD.held_at IS NULL
+     AND NOT EXISTS (SELECT 1 FROM holdfast_task
+                      WHERE workflow = OLD.workflow AND single = OLD.single AND held_at IS NULL)
+BEGIN
+    UPDATE holdfast_task
+       SET run_at = (SELECT h.held_at FROM holdfast_task AS h WHERE h.run = holdfast_task.run AND h.unit = 0)
+     WHERE run = (SELECT n.run FROM holdfast_task AS n INDEXED BY holdfast_task_held
+                   WHERE n.workflow = OLD.workflow AND n.single = OLD.single AND n.held_at IS NOT NULL
+                   ORDER BY n.run LIMIT 1)
+       AND missing = 0 AND (SELECT status FROM holdfast_run WHERE id = run) <> 'paused';
+    UPDATE holdfast_task SET held_at = NULL
+     WHERE unit = 0
+       AND run = (SELECT n.run FROM holdfast_task AS n INDEXED BY holdfast_task_held
+                   WHERE n.workflow = OLD.workflow AND n.single = OLD.single AND n.held_at IS NOT NULL
+                   ORDER BY n.run LIMIT 1);
+END;
+
+-- Queues that the code declares, or that were paused. A queue without a row is not paused.
+CREATE TABLE holdfast_queue (
+    name      TEXT    PRIMARY KEY,
+    paused    INTEGER NOT NULL,
+    declared  INTEGER            -- the value of paused in the code; NULL: not declared
+) STRICT, WITHOUT ROWID;
+
 -- Counts of runs that ended up to the watermark, so that statistics need not read finished runs. minute -1: the
--- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for two hours.
+-- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for a day.
+-- minute -2: the stored runs that were retried, on either side of the watermark; statistics subtract them.
 CREATE TABLE holdfast_tally (
     minute    INTEGER NOT NULL,
     workflow  TEXT    NOT NULL,
@@ -281,6 +517,25 @@ WHEN NEW.completed_at IS NOT NULL AND NEW.completed_at <= (SELECT count FROM hol
 BEGIN
     INSERT INTO holdfast_tally VALUES (0, NEW.workflow, NEW.status, 1)
     ON CONFLICT (minute, workflow, status) DO UPDATE SET count = count + 1;
+END;
+
+-- Runs that are retried, or deleted or imported after they were.
+CREATE TRIGGER holdfast_tally_retry AFTER UPDATE OF retried ON holdfast_run WHEN NEW.retried > OLD.retried
+BEGIN
+    INSERT INTO holdfast_tally VALUES (-2, NEW.workflow, NEW.status, 1)
+    ON CONFLICT (minute, workflow, status) DO UPDATE SET count = count + 1;
+END;
+
+CREATE TRIGGER holdfast_tally_insert_retried AFTER INSERT ON holdfast_run WHEN NEW.retried = 1
+BEGIN
+    INSERT INTO holdfast_tally VALUES (-2, NEW.workflow, NEW.status, 1)
+    ON CONFLICT (minute, workflow, status) DO UPDATE SET count = count + 1;
+END;
+
+CREATE TRIGGER holdfast_tally_delete_retried AFTER DELETE ON holdfast_run WHEN OLD.retried = 1
+BEGIN
+    UPDATE holdfast_tally SET count = count - 1
+     WHERE minute = -2 AND workflow = OLD.workflow AND status = OLD.status;
 END;
 
 -- The names of all workflows that have runs, by one seek for each.

@@ -47,3 +47,7 @@ UPDATE holdfast_task
 -- name: has_engine_events
 SELECT EXISTS (SELECT 1 FROM holdfast_event INDEXED BY holdfast_event_engine
                 WHERE run = ?1 AND n > ?2 AND delivered_at IS NULL AND type >= '@' AND type < 'A');
+
+-- name: in_paused_queue
+SELECT EXISTS (SELECT 1 FROM json_each(?1) AS item CROSS JOIN holdfast_task AS t ON t.run = item.value AND t.unit = 0
+                WHERE t.queue IN (SELECT name FROM holdfast_queue WHERE paused = 1));

@@ -16,6 +16,7 @@ WITH RECURSIVE
                 WHERE owner IS NULL AND run_at IS NOT NULL
                   AND queue = q.value AND workflow = w.value AND pin = p.value AND bucket = b.n
                 ORDER BY priority, run_at LIMIT 1)
+         WHERE q.value NOT IN (SELECT name FROM holdfast_queue WHERE paused = 1)
         UNION ALL
         SELECT t.queue, t.workflow, t.pin, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= ?3)
           FROM lane AS l
@@ -82,6 +83,10 @@ SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfa
 -- name: due_run
 SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task
  WHERE run = ?1 AND unit = 0 AND owner IS NULL AND run_at <= ?2;
+
+-- name: is_run_in_paused_queue
+SELECT EXISTS (SELECT 1 FROM holdfast_queue AS q
+                 JOIN holdfast_task AS t ON t.queue = q.name AND t.run = ?1 AND t.unit = 0 WHERE q.paused = 1);
 
 -- name: next_due_unit
 SELECT run_at FROM holdfast_task INDEXED BY holdfast_task_unit_due

@@ -1,11 +1,13 @@
 -- name: last_id
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'holdfast_run'), 0);
 
+-- Retention may have deleted the first run of an instance that has later runs.
 -- name: insert_run
 INSERT INTO holdfast_run (id, instance, number, workflow, instance_id, current, kind, status, params, queue, priority,
                           seed, created_at, updated_at, parent, parent_run, parent_close, options, memo, search,
                           version, pinned)
-VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
+SELECT ?1, ?2, ?3, ?4, ?5, 1, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20
+ WHERE ?3 > 0 OR NOT EXISTS (SELECT 1 FROM holdfast_run WHERE workflow = ?4 AND instance_id = ?5)
 ON CONFLICT (workflow, instance_id, number) DO NOTHING;
 
 -- name: created_since
@@ -18,6 +20,9 @@ VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 0, '', ?11, ?12, ?13, 
 
 -- name: insert_start_event
 INSERT INTO holdfast_event (run, n, type, payload, created_at, sender) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: is_open
+SELECT 1 FROM holdfast_task WHERE run = ?1 AND unit = 0;
 
 -- name: delete_exit_event
 DELETE FROM holdfast_event INDEXED BY holdfast_event_type

@@ -1,13 +1,13 @@
 -- name: insert
-INSERT INTO holdfast_outbox (run, n, step, type, payload, created_at, attempts, run_at, due_at)
-VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_outbox WHERE run = ?1), 0), ?2, ?3, ?4, ?5, 0, ?5,
+INSERT INTO holdfast_outbox (run, n, step, type, payload, created_at, attempts, run_at, trace, due_at)
+VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_outbox WHERE run = ?1), 0), ?2, ?3, ?4, ?5, 0, ?5, ?6,
         iif(EXISTS (SELECT 1 FROM holdfast_outbox INDEXED BY holdfast_outbox_turn
                      WHERE run = ?1 AND due_at IS NOT NULL), NULL, ?5));
 
 -- An event with an expired lease still has its owner; its lost delivery counts as an attempt.
 -- name: due
 SELECT o.run, o.n, r.workflow, r.instance_id, r.number, o.step, o.type, o.payload, o.created_at,
-       o.attempts + (o.owner IS NOT NULL), o.run_at, o.error, o.delivered_at, o.parked_at
+       o.attempts + (o.owner IS NOT NULL), o.run_at, o.error, o.delivered_at, o.parked_at, o.trace
   FROM holdfast_outbox AS o INDEXED BY holdfast_outbox_due CROSS JOIN holdfast_run AS r ON r.id = o.run
  WHERE o.due_at IS NOT NULL AND o.due_at <= ?1 ORDER BY o.due_at LIMIT ?2;
 
@@ -46,6 +46,6 @@ UPDATE holdfast_outbox SET due_at = run_at
 
 -- name: of_run
 SELECT o.run, o.n, r.workflow, r.instance_id, r.number, o.step, o.type, o.payload, o.created_at, o.attempts, o.run_at,
-       o.error, o.delivered_at, o.parked_at
+       o.error, o.delivered_at, o.parked_at, o.trace
   FROM holdfast_outbox AS o CROSS JOIN holdfast_run AS r ON r.id = o.run
  WHERE o.run = ?1 ORDER BY o.n;

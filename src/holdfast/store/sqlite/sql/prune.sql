@@ -34,7 +34,8 @@ SELECT coalesce(line, id) FROM holdfast_run WHERE workflow = ?1 AND instance_id 
 -- name: is_large
 SELECT EXISTS (SELECT 1 FROM holdfast_fact WHERE run = ?1 LIMIT 1 OFFSET ?2)
     OR EXISTS (SELECT 1 FROM holdfast_log WHERE run = ?1 LIMIT 1 OFFSET ?2)
-    OR EXISTS (SELECT 1 FROM holdfast_event WHERE run = ?1 LIMIT 1 OFFSET ?2);
+    OR EXISTS (SELECT 1 FROM holdfast_event WHERE run = ?1 LIMIT 1 OFFSET ?2)
+    OR EXISTS (SELECT 1 FROM holdfast_chunk WHERE run = ?1 LIMIT 1 OFFSET ?2);
 
 -- name: delete_run
 DELETE FROM holdfast_run WHERE id = ?1;
@@ -50,6 +51,12 @@ DELETE FROM holdfast_log WHERE run = ?1;
 
 -- name: delete_outbox
 DELETE FROM holdfast_outbox WHERE run = ?1;
+
+-- name: delete_chunks
+DELETE FROM holdfast_chunk WHERE run = ?1;
+
+-- name: delete_streams
+DELETE FROM holdfast_stream WHERE run = ?1;
 
 -- ?2: keep the events that have a key.
 -- name: delete_events
@@ -75,6 +82,10 @@ DELETE FROM holdfast_fact WHERE (run, state, key, n) IN (
 
 -- name: delete_some_logs
 DELETE FROM holdfast_log WHERE (run, n) IN (SELECT run, n FROM holdfast_log WHERE run = ?1 ORDER BY n LIMIT ?2);
+
+-- name: delete_some_chunks
+DELETE FROM holdfast_chunk WHERE (run, name, first) IN (
+    SELECT run, name, first FROM holdfast_chunk WHERE run = ?1 ORDER BY name, first LIMIT ?2);
 
 -- name: delete_some_events
 DELETE FROM holdfast_event WHERE (run, n) IN (

@@ -22,7 +22,7 @@ SELECT workflow FROM known WHERE workflow IS NOT NULL;
 -- name: facts
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
        event_type, event
-  FROM holdfast_fact WHERE run = ?1 ORDER BY state, key, n;
+  FROM holdfast_fact WHERE run = ?1 AND state < 8 ORDER BY state, key, n;
 
 -- name: facts_of_state
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
@@ -35,18 +35,18 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
   FROM holdfast_fact WHERE run = ?1 AND state = ?2 AND key = ?3 ORDER BY n;
 
 -- name: events_by_number
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, trace
   FROM holdfast_event WHERE run = ?1 AND n IN (SELECT value FROM json_each(?2));
 
 -- name: log_count
 SELECT count(*) FROM holdfast_log WHERE run = ?1 AND step_key IS NULL AND is_replay = 0;
 
 -- name: events
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, trace
   FROM holdfast_event WHERE run = ?1 AND n > ?2 ORDER BY n LIMIT ?3;
 
 -- name: events_descending
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, trace
   FROM holdfast_event WHERE run = ?1 AND n < ?2 ORDER BY n DESC LIMIT ?3;
 
 -- name: logs

@@ -18,13 +18,16 @@ UPDATE holdfast_run SET started_at = ?2, origin = ?3 WHERE id = ?1;
 -- The copies have no dedup key: within a line, the key belongs to the event that was sent.
 -- name: copy_events
 INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, delivered_at, consumed_by, ask, reply_ok, reply,
-                            replied_at)
-SELECT ?2, n, type, payload, created_at, sender, delivered_at, consumed_by, ask, reply_ok, reply, replied_at
+                            replied_at, trace)
+SELECT ?2, n, type, payload, created_at, sender, delivered_at, consumed_by, ask, reply_ok, reply, replied_at, trace
   FROM holdfast_event WHERE run = ?1 AND n IN (SELECT value FROM json_each(?3));
 
 -- name: move_undelivered
 UPDATE holdfast_event SET run = ?2
  WHERE run = ?1 AND delivered_at IS NULL AND (type < '@' OR type >= 'A' OR type = '@reply');
+
+-- name: set_retried
+UPDATE holdfast_run SET retried = 1 WHERE id = ?1;
 
 -- name: set_open_nodes
 UPDATE holdfast_task SET missing = ?2 WHERE run = ?1 AND unit = 0;
@@ -43,6 +46,12 @@ DELETE FROM holdfast_log WHERE run IN (SELECT value FROM json_each(?1));
 
 -- name: delete_outbox
 DELETE FROM holdfast_outbox WHERE run IN (SELECT value FROM json_each(?1));
+
+-- name: delete_streams
+DELETE FROM holdfast_stream WHERE run IN (SELECT value FROM json_each(?1));
+
+-- name: delete_chunks
+DELETE FROM holdfast_chunk WHERE run IN (SELECT value FROM json_each(?1));
 
 -- name: delete_watches
 DELETE FROM holdfast_watch WHERE target IN (SELECT value FROM json_each(?1));

@@ -18,6 +18,7 @@ SELECT 'runs', w.name, l.status,
   FROM holdfast_workflow AS w CROSS JOIN living AS l
 UNION ALL SELECT 'runs', name, status, count, NULL FROM recent
 UNION ALL SELECT 'runs', workflow, status, count, NULL FROM holdfast_tally WHERE minute = 0
+UNION ALL SELECT 'runs', workflow, status, -count, NULL FROM holdfast_tally WHERE minute = -2
 UNION ALL
 SELECT 'due', queue, NULL, count(*), min(run_at) FROM holdfast_task INDEXED BY holdfast_task_due
  WHERE owner IS NULL AND run_at IS NOT NULL AND run_at <= ?1 GROUP BY queue
@@ -73,6 +74,57 @@ WITH
 SELECT l.workflow, coalesce(f.name, f.key), count(*), avg(f.at - f.started_at), max(f.at - f.started_at)
   FROM latest AS l CROSS JOIN holdfast_fact AS f ON f.run = l.run AND f.state = 0 AND f.kind IN ('do', 'node')
  GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10;
+
+-- Reasons for attention: kind, workflow, name, version, number of runs, first and last time, one of the runs. Of each
+-- workflow the latest 1,000 runs that errored within a day, and 1,000 paused runs, are read, and all tasks.
+-- name: attention
+SELECT 'errored', r.workflow, r.error_name, r.version, count(*), min(r.completed_at), max(r.completed_at), max(r.id)
+  FROM holdfast_workflow AS w CROSS JOIN holdfast_run AS r
+    ON r.id IN (SELECT id FROM holdfast_run INDEXED BY holdfast_run_ended
+                 WHERE completed_at IS NOT NULL AND workflow = w.name AND status = 'errored'
+                   AND completed_at > ?1 - 86400000
+                 ORDER BY completed_at DESC LIMIT 1000)
+ WHERE +r.current = 1 GROUP BY r.workflow, r.error_name, r.version  -- no automatic index
+UNION ALL
+SELECT 'paused', r.workflow, r.note, NULL, count(*), min(r.updated_at), max(r.updated_at), max(r.id)
+  FROM holdfast_workflow AS w CROSS JOIN holdfast_run AS r
+    ON r.id IN (SELECT id FROM holdfast_run INDEXED BY holdfast_run_status
+                 WHERE current = 1 AND workflow = w.name AND status = 'paused'
+                 ORDER BY instance DESC LIMIT 1000)
+ WHERE r.note IS NOT NULL GROUP BY r.workflow, r.note
+UNION ALL
+SELECT 'due', workflow, queue, pin, count(*), min(run_at), max(run_at), min(run)
+  FROM holdfast_task INDEXED BY holdfast_task_due
+ WHERE owner IS NULL AND run_at IS NOT NULL AND run_at <= ?1 - 60000 GROUP BY workflow, queue, pin
+UNION ALL
+SELECT 'lost', workflow, NULL, NULL, count(*), NULL, NULL, min(run) FROM holdfast_task WHERE losses >= 2 GROUP BY workflow
+UNION ALL
+SELECT 'failing', t.workflow, f.key, NULL, count(DISTINCT t.run), min(f.at), max(f.at), min(t.run)
+  FROM holdfast_task AS t CROSS JOIN holdfast_fact AS f ON f.run = t.run AND f.state = 2 AND f.n >= 3
+ WHERE t.kind = 1 AND t.owner IS NULL AND t.run_at > ?1
+   AND NOT EXISTS (SELECT 1 FROM holdfast_fact AS d WHERE d.run = f.run AND d.state = 0 AND d.key = f.key AND d.n = 0)
+ GROUP BY t.workflow, f.key
+UNION ALL
+SELECT 'outbox', r.workflow, o.type, NULL, count(DISTINCT o.run), min(o.parked_at), max(o.parked_at), min(o.run)
+  FROM holdfast_outbox AS o INDEXED BY holdfast_outbox_parked CROSS JOIN holdfast_run AS r ON r.id = o.run
+ WHERE o.parked_at IS NOT NULL GROUP BY r.workflow, o.type;
+
+-- Starts and ends by minute after ?1: what, workflow, minute, number of runs.
+-- name: minutes
+WITH
+    ended (status) AS (VALUES ('complete'), ('errored'), ('terminated'), ('cancelled')),
+    mark (at) AS (SELECT max(?1, coalesce((SELECT count FROM holdfast_tally WHERE minute = -1), 0)))
+SELECT status, workflow, minute, count FROM holdfast_tally WHERE minute >= ?1 / 60000
+UNION ALL
+SELECT e.status, w.name, r.completed_at / 60000, count(*)
+  FROM holdfast_workflow AS w CROSS JOIN ended AS e CROSS JOIN mark CROSS JOIN holdfast_run AS r INDEXED BY holdfast_run_ended
+    ON r.completed_at IS NOT NULL AND r.workflow = w.name AND r.status = e.status AND r.completed_at > mark.at
+ GROUP BY e.status, w.name, r.completed_at / 60000
+UNION ALL
+SELECT 'started', w.name, r.created_at / 60000, count(*)
+  FROM holdfast_workflow AS w CROSS JOIN holdfast_run AS r INDEXED BY holdfast_run_created
+    ON r.current = 1 AND r.workflow = w.name AND r.created_at > ?1
+ GROUP BY w.name, r.created_at / 60000;
 
 -- name: mark
 SELECT coalesce((SELECT count FROM holdfast_tally WHERE minute = -1), 0);

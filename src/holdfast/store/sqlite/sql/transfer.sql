@@ -47,3 +47,9 @@ UPDATE holdfast_outbox SET due_at = run_at
  WHERE delivered_at IS NULL AND parked_at IS NULL
    AND n = (SELECT min(n) FROM holdfast_outbox AS o
              WHERE o.run = holdfast_outbox.run AND o.delivered_at IS NULL AND o.parked_at IS NULL);
+
+-- name: blob_triggers
+SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'holdfast\_blob\_%' ESCAPE '\';
+
+-- name: has_blobs
+SELECT EXISTS (SELECT 1 FROM holdfast_blob);

@@ -1,0 +1,220 @@
+"""``holdfast queues`` and ``holdfast limits``: the queues and limits of a server. Uses HTTP only."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.observe import queue_table
+from holdfast.cli.options import read_seconds, remote_command
+from holdfast.cli.remote import CommandFailedError, Remote
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from holdfast.cli.response_fields import Fields
+
+queues = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+limits = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
+LimitName = Annotated[str, typer.Argument(metavar="LIMIT", help="The name of the limit.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Audited with the change.")]
+_POLL_SECONDS = 0.5
+
+
+@remote_command
+def _list(remote: Remote, context: typer.Context) -> None:
+    """List the queues that have tasks or living workers, and the paused ones; pause, resume, drain and move queues.
+
+    A task is a run, or a node of a graph. OLDEST is the time for which the oldest due task has been due.
+
+    \b
+    Examples:
+      holdfast queues
+      holdfast queues | awk '$2 > 100'      queues with more than 100 due tasks
+      holdfast queues pause bulk
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from holdfast.cli.output import console, show_table
+
+    found = remote.get("_queues", expect="queues").list("queues")
+    show_table(console(), queue_table(found)) if found else console().print("No queue has tasks or workers.")
+
+
+queues.callback()(_list)
+
+
+@queues.command()
+@remote_command
+def pause(remote: Remote, queue: QueueName, reason: Reason = None) -> None:
+    """Let no worker claim from a queue. Runs and nodes that workers execute go on until they suspend or end.
+
+    \b
+    Examples:
+      holdfast queues pause bulk --reason 'the bank is down'
+    """
+    remote.post("_queues", queue, "pause", expect="paused", body=_body(reason), repeatable=True)
+    typer.echo(f"{queue}: paused")
+
+
+@queues.command()
+@remote_command
+def resume(remote: Remote, queue: QueueName, reason: Reason = None) -> None:
+    """Let workers claim from a queue again.
+
+    \b
+    Examples:
+      holdfast queues resume bulk
+    """
+    remote.post("_queues", queue, "resume", expect="paused", body=_body(reason), repeatable=True)
+    typer.echo(f"{queue}: resumed")
+
+
+@queues.command()
+@remote_command
+def drain(
+    remote: Remote,
+    queue: QueueName,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="DURATION", parser=read_seconds, help="How long to wait at most.")
+    ] = 600.0,
+    reason: Reason = None,
+) -> None:
+    """Pause a queue, and wait until no worker executes a run of it. After the wait, the queue stays paused.
+
+    \b
+    Examples:
+      holdfast queues drain bulk --reason 'the bank is upgraded'
+      holdfast queues drain bulk --wait 5m && holdfast queues resume bulk
+    """
+    remote.post("_queues", queue, "pause", expect="paused", body=_body(reason), repeatable=True)
+    deadline = time.monotonic() + wait
+    while running := _running(remote, queue):
+        if time.monotonic() > deadline:
+            raise CommandFailedError(f"{queue}: paused, but {running} of its tasks are still executed")
+        time.sleep(_POLL_SECONDS)
+    typer.echo(f"{queue}: paused, and no worker executes a run of it")
+
+
+def _running(remote: Remote, queue: str) -> int:
+    found = remote.get("_queues", expect="queues").list("queues")
+    return sum(one.number("running") or 0 for one in found if one.text("name") == queue)
+
+
+@queues.command()
+@remote_command
+def move(
+    remote: Remote,
+    queue: QueueName,
+    to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="The queue that receives the runs.")],
+    reason: Reason = None,
+) -> None:
+    """Move the runs of a queue that no worker executes to another queue.
+
+    \b
+    Examples:
+      holdfast queues move bulk --to slow
+    """
+    moved = remote.post("_queues", queue, "move", expect="moved", body=_body(reason, to=to), repeatable=True)
+    typer.echo(f"{queue}: {moved.number('moved')} runs moved to {to}")
+
+
+@limits.callback()
+def about() -> None:
+    """Show and change the limits of a server.
+
+    \b
+    Examples:
+      holdfast limits list
+      holdfast limits set bank --concurrency 10
+    """
+
+
+@limits.command(name="list")
+@remote_command
+def list_limits(remote: Remote) -> None:
+    """List the limits by name, with their use.
+
+    \b
+    Examples:
+      holdfast limits list
+    """
+    from holdfast.cli.output import console, show_table, table
+
+    found = remote.get("_limits", expect="limits").list("limits")
+    if not found:
+        console().print("There are no limits.")
+        return
+    columns = ["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "CHANGED"]
+    show_table(console(), table(columns, [_row(limit) for limit in found]))
+
+
+@limits.command(name="set")
+@remote_command
+def set_limit(
+    remote: Remote,
+    limit: LimitName,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", min=0, help="How many may be in progress at once.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="N/DURATION", help="How many may start: '10/1 second', 600/1m.")
+    ] = None,
+    burst: Annotated[int | None, typer.Option("--burst", metavar="N", min=1, help="How many of them at once.")] = None,
+    reason: Reason = None,
+) -> None:
+    """Change values of a limit, for all workers and without a deploy. Values that are not given stay as they are.
+
+    \b
+    Examples:
+      holdfast limits set bank --concurrency 10 --reason 'the bank has doubled our quota'
+      holdfast limits set bank --rate '10/1 second' --burst 20
+    """
+    from holdfast.cli.output import console, show_table, table
+
+    values: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
+    if rate is not None:
+        values["rate"] = _rate(rate, burst)
+    elif burst is not None:
+        raise typer.BadParameter("--burst needs --rate")
+    if not values:
+        raise typer.BadParameter("give --concurrency or --rate")
+    body = _body(reason, **values)
+    if body is None:
+        raise CommandFailedError("there is nothing to change")
+    changed = remote.put("_limits", limit, expect="name", body=body)
+    show_table(console(), table(["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "CHANGED"], [_row(changed)]))
+
+
+def _rate(text: str, burst: int | None) -> dict[str, Any]:
+    count, slash, per = text.partition("/")
+    if not slash or not count.strip().isdecimal() or not per.strip():
+        raise typer.BadParameter(f"{text!r} is not of the form N/DURATION, such as '10/1 second'")
+    rate: dict[str, Any] = {"count": int(count), "per": per.strip()}
+    return rate if burst is None else rate | {"burst": burst}
+
+
+def _body(reason: str | None, **values: Any) -> str | None:
+    body = values if reason is None else values | {"reason": reason}
+    return json.dumps(body) if body else None
+
+
+def _row(limit: Fields) -> list[Text]:
+    from holdfast.cli.output import line
+
+    rate = limit.fields("rate")
+    concurrency = limit.number("concurrency")
+    texts = (
+        limit.text("name"),
+        "-" if concurrency is None else str(concurrency),
+        str(limit.number("used") or 0),
+        str(limit.number("waiting") or 0),
+        f"{rate.number('count')}/{rate.number('perMs')}ms" if rate else "-",
+        "yes" if limit.true("changed") else "no",
+    )
+    return [line(text) for text in texts]

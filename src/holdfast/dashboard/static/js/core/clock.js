@@ -1,0 +1,13 @@
+/** The time of the page: one timer for everything that ticks. */
+import { serverNow } from "./api.js";
+import { createStore, useStore } from "./store.js";
+
+const second = createStore(serverNow());
+setInterval(() => {
+  if (!document.hidden) second.set(serverNow());
+}, 1000);
+
+/** The server's time; the component renders again every second. */
+export function useNow() {
+  return useStore(second);
+}

@@ -1,0 +1,86 @@
+/** Data of the server in a component. The old data stay until the new ones are there. */
+import { me } from "./api.js";
+import { useEffect, useRef, useState } from "./view.js";
+
+/**
+ * @template T
+ * @typedef {{data: T | undefined, error: any, slow: boolean, refresh: () => void, change: (update: (data: T) => T) => void}} Resource
+ */
+
+const SLOW_AFTER = 300;
+
+/**
+ * @template T
+ * @param {string | null} key identifies the request; `null` requests nothing
+ * @param {(signal: AbortSignal) => Promise<T>} load
+ * @returns {Resource<T>}
+ */
+export function useResource(key, load) {
+  const [state, setState] = useState(/** @type {{data?: T, error?: any, slow: boolean, key: string | null}} */ ({ slow: false, key: null }));
+  const latest = useRef(load);
+  latest.current = load;
+  const running = useRef(/** @type {AbortController | null} */ (null));
+  const again = useRef(false);
+
+  /** @param {boolean} waits true: a request under way is repeated after its end, and not interrupted */
+  function start(waits) {
+    if (waits && running.current) {
+      again.current = true;
+      return;
+    }
+    running.current?.abort();
+    const controller = new AbortController();
+    running.current = controller;
+    const timer = setTimeout(() => setState((old) => ({ ...old, slow: true })), SLOW_AFTER);
+    latest.current(controller.signal).then(
+      (data) => finish({ data, slow: false, key }),
+      (error) => finish({ error, slow: false, key }),
+    );
+
+    /** @param {{data?: T, error?: any, slow: boolean, key: string | null}} next */
+    function finish(next) {
+      clearTimeout(timer);
+      if (controller.signal.aborted) return;
+      running.current = null;
+      setState((old) => (next.error === undefined ? next : { ...old, ...next }));
+      if (again.current) {
+        again.current = false;
+        start(true);
+      }
+    }
+  }
+
+  useEffect(() => {
+    if (key === null || me.get() === "signed-out") return undefined;
+    again.current = false;
+    start(false);
+    return () => {
+      running.current?.abort();
+      running.current = null;
+    };
+  }, [key]);
+
+  return {
+    data: state.data,
+    error: state.error,
+    slow: state.slow,
+    refresh: () => start(true),
+    change: (update) => setState((old) => (old.data === undefined ? old : { ...old, data: update(old.data) })),
+  };
+}
+
+/**
+ * Call `refresh` every `ms` while the page is visible.
+ * @param {() => void} refresh
+ * @param {number} ms
+ */
+export function usePolling(refresh, ms) {
+  const latest = useRef(refresh);
+  latest.current = refresh;
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden) latest.current();
+    }, ms);
+    return () => clearInterval(timer);
+  }, [ms]);
+}

@@ -1,0 +1,131 @@
+/** The overview: what needs attention, by cause, and how the system does. */
+import { get, me } from "../core/api.js";
+import { number, rate, duration, plural } from "../core/format.js";
+import { useKeys } from "../core/keys.js";
+import { useFallback, useLive } from "../core/live.js";
+import { usePolling, useResource } from "../core/resource.js";
+import { go, href, route, setQuery } from "../core/router.js";
+import { useStore } from "../core/store.js";
+import { html, useState } from "../core/view.js";
+import { Age, Empty, Meter, Place, Segmented } from "../parts/basics.js";
+import { AttentionRow, openCause } from "../parts/attention.js";
+import { RunsChart, Spark } from "../parts/charts.js";
+import { Icon } from "../parts/icons.js";
+import { Glyph } from "../parts/status.js";
+import { text } from "../parts/text.js";
+import { WorkerTiles } from "../parts/worker-tiles.js";
+
+const WINDOWS = /** @type {[string, string][]} */ ([["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]]);
+const SLOW_POLL = 15_000;
+const MOST_WORKFLOWS = 10;
+
+/** @param {any} stats @returns {Record<string, number>} runs by status, of all workflows */
+function totals(stats) {
+  /** @type {Record<string, number>} */
+  const sums = {};
+  for (const byStatus of Object.values(stats.runs)) {
+    for (const [status, count] of Object.entries(/** @type {Record<string, number>} */ (byStatus))) sums[status] = (sums[status] ?? 0) + count;
+  }
+  return sums;
+}
+
+export function Screen() {
+  const user = me.get();
+  const confined = user !== null && user !== "signed-out" && user.confined;
+  if (confined) return html`<h1 class="sr">Overview</h1><div class="card"><${Empty} sentence="You may see some of the runs; the overview is about all of them. The list of runs shows yours." /></div>`;
+  return html`<${Overview} />`;
+}
+
+function Overview() {
+  const stats = useResource("stats", (signal) => get("_stats", {}, signal));
+  const attention = useResource("attention", (signal) => get("_attention", {}, signal));
+  const workers = useResource("workers", (signal) => get("_workers", {}, signal));
+  const queues = useResource("queues", (signal) => get("_queues", {}, signal));
+  const [version, setVersion] = useState(-1);
+  useLive("topic=overview", {
+    overview(data) {
+      stats.change(() => data.stats);
+      if (data.attention.version !== version) {
+        setVersion(data.attention.version);
+        if (version !== -1) attention.refresh();
+      }
+    },
+    open: (again) => (again ? [stats, attention, workers, queues].forEach((each) => each.refresh()) : undefined),
+  });
+  useFallback(stats.refresh);
+  usePolling(() => [attention, workers, queues].forEach((each) => each.refresh()), SLOW_POLL);
+  return html`<h1 class="sr">Overview</h1><${Place} resource=${stats} rows=${2}>${(/** @type {any} */ data) => html`<${Figures} stats=${data} workers=${workers.data?.workers ?? []} attention=${attention.data} />`}<//>
+    <div class="overview"><div><${Attention} resource=${attention} /><${Rates} /></div>
+      <div><${Workflows} stats=${stats.data} /><${Queues} resource=${queues} />
+        <section class="card"><header><h2>Workers</h2><a class="right ink3" href=${href(["workers"])}>${workers.data ? plural(workers.data.workers.filter((/** @type {any} */ each) => each.alive).length, "alive", "alive") : ""}</a></header><${Place} resource=${workers} rows=${3}>${(/** @type {any} */ data) => html`<${WorkerTiles} workers=${data.workers} />`}<//></section></div></div>`;
+}
+
+/** @param {{stats: any, workers: any[], attention: any}} props */
+function Figures({ stats, workers, attention }) {
+  const runs = totals(stats);
+  const parked = attention?.groups.filter((/** @type {any} */ group) => group.kind === "parked").reduce((/** @type {number} */ sum, /** @type {any} */ group) => sum + group.count, 0) ?? 0;
+  /** @param {string} state @param {any} [note] */
+  const figure = (state, note, wide = false) => html`<a class=${`figure s-${state} ${wide ? "wide-only" : ""}`} href=${href(["runs"], { q: `status:${state}` })}><div class="label"><${Glyph} state=${state} />${state}</div><div class="value">${number(runs[state] ?? 0)}${note}</div></a>`;
+  return html`<div class="figures"><section><h2>Now</h2>${figure("active")}${figure("waiting")}${figure("paused", parked ? html`<small class="state">${number(parked)} parked</small>` : null)}</section>
+    <section><h2>Ended and kept</h2>${figure("complete", null, true)}${figure("errored")}${figure("cancelled", null, true)}${figure("terminated", null, true)}</section>
+    <section><h2>Engine</h2><a class="figure" href=${href(["workers"])}><div class="label"><${Icon} name="chip" size=${14} />workers alive</div><div class="value">${number(workers.filter((each) => each.alive).length)}<small class="ink3">of ${number(workers.length)}</small></div></a>
+      <div class="figure"><div class="label"><${Icon} name="clock" size=${14} />oldest due</div><div class="value">${stats.oldestDue ? html`<${Age} at=${stats.oldestDue} />` : "–"}</div></div>
+      <div class="figure wide-only"><div class="label"><${Icon} name="list" size=${14} />due, not taken</div><div class="value">${number(stats.due)}</div></div>
+      <div class="figure wide-only"><div class="label"><${Icon} name="play" size=${14} />started / min</div><div class="value">${rate(stats.startedPerMinute)}</div></div></section></div>`;
+}
+
+/** @param {{resource: any}} props */
+function Attention({ resource }) {
+  const [at, setAt] = useState(0);
+  const series = useResource("series 1h by workflow", (signal) => get("_series", { window: "1h" }, signal));
+  const groups = resource.data?.groups ?? [];
+  useKeys({
+    j: () => setAt(Math.min(groups.length - 1, at + 1)), ArrowDown: () => (groups.length ? setAt(Math.min(groups.length - 1, at + 1)) : false),
+    k: () => setAt(Math.max(0, at - 1)), ArrowUp: () => (groups.length ? setAt(Math.max(0, at - 1)) : false),
+    Enter: () => (groups[at] ? openCause(groups[at], false) : false), a: () => (groups[at] ? openCause(groups[at], true) : false),
+    "/": () => go(href(["runs"])),
+  });
+  return html`<section class="card"><header><h2>Needs attention</h2><span class="ink3">${resource.data ? `${plural(groups.length, "cause")} · ${plural(resource.data.runs, "run")}` : ""}</span>
+      <span class="right row ink3 small wide-only" aria-hidden="true"><kbd>J</kbd><kbd>K</kbd> move <kbd>Enter</kbd> open <kbd>A</kbd> act</span></header>
+    <${Place} resource=${resource} rows=${4}>${() => (groups.length
+      ? html`<ul>${groups.map((/** @type {any} */ group, /** @type {number} */ index) => html`<${AttentionRow} group=${group.kind === "errored" ? { ...group, series: series.data?.workflows?.[group.workflowName]?.errored?.slice(-24) } : group} at=${index === at} first=${index === 0} onPoint=${() => setAt(index)} />`)}</ul>`
+      : html`<${Empty} sentence="Nothing needs attention: no run is parked, failing or waiting for a worker." />`)}<//></section>`;
+}
+
+function Rates() {
+  const { query } = useStore(route);
+  const shown = query.get("window") ?? "1h";
+  const series = useResource(`series ${shown}`, (signal) => get("_series", { window: shown }, signal));
+  usePolling(series.refresh, SLOW_POLL);
+  const unit = series.data ? (series.data.stepMs === 60_000 ? "minute" : duration(series.data.stepMs)) : "minute";
+  return html`<section class="card"><header><h2>Runs per ${unit}</h2><span class="legend-item"><i class="line"></i>started</span><span class="legend-item s-complete"><i></i>complete</span><span class="legend-item s-errored wide-only"><i></i>errored, below on its own scale</span>
+    <span class="right"><${Segmented} label="Window of the chart" value=${shown} options=${WINDOWS} onChange=${(/** @type {string} */ window) => setQuery({ window: window === "1h" ? null : window })} /></span></header>
+    <div class="panel"><${Place} resource=${series}>${(/** @type {any} */ data) => html`<${RunsChart} series=${{ ...data, from: Date.parse(data.start) }} />`}<//></div></section>`;
+}
+
+/** @param {{stats: any}} props */
+function Workflows({ stats }) {
+  const series = useResource("series 1h by workflow", (signal) => get("_series", { window: "1h" }, signal));
+  usePolling(series.refresh, SLOW_POLL);
+  const names = Object.keys(stats?.runs ?? {});
+  const of = series.data?.workflows ?? {};
+  /** @param {string} name */
+  const ended = (name) => (of[name]?.ended ?? []).reduce((/** @type {number} */ sum, /** @type {number} */ value) => sum + value, 0);
+  /** @param {string} name */
+  const failed = (name) => (of[name]?.errored ?? []).reduce((/** @type {number} */ sum, /** @type {number} */ value) => sum + value, 0);
+  const slowest = new Map((stats?.slowestSteps ?? []).map((/** @type {any} */ step) => [step.workflowName, step.meanMs]).reverse());
+  const shown = [...names].sort((a, b) => ended(b) - ended(a) || a.localeCompare(b)).slice(0, MOST_WORKFLOWS);
+  return html`<section class="card"><header><h2>Workflows</h2><a class="right ink3" href=${href(["workflows"])}>all ${names.length}</a></header>
+    <table class="table plain"><thead><tr><th scope="col">name</th><th scope="col">ended, last hour</th><th scope="col" class="num">/min</th><th scope="col" class="num">slowest step</th><th scope="col" class="num">errors</th></tr></thead><tbody>${shown.map((name) => {
+      const [all, bad] = [ended(name), failed(name)];
+      return html`<tr><td class="cut"><a class="mono" href=${href(["workflows", name])}>${text(name, 40)}</a></td><td><${Spark} values=${(of[name]?.ended ?? []).slice(-40)} errors=${(of[name]?.errored ?? []).slice(-40)} width=${130} label=${`runs of ${name} that ended, per minute`} /></td><td class="num">${rate(all / 60)}</td><td class="num ink2">${duration(slowest.get(name))}</td><td class=${`num ${bad && bad / all > 0.01 ? "state s-errored" : "ink3"}`}>${bad ? `${((100 * bad) / all).toFixed(1)} %` : "–"}</td></tr>`;
+    })}</tbody></table>${names.length ? null : html`<${Empty} sentence="No workflow has runs yet." />`}</section>`;
+}
+
+/** @param {{resource: any}} props */
+function Queues({ resource }) {
+  const queues = resource.data?.queues ?? [];
+  const most = Math.max(1, ...queues.map((/** @type {any} */ queue) => queue.due));
+  return html`<section class="card"><header><h2>Queues</h2><a class="right ink3" href=${href(["flow"])}>all ${queues.length}</a></header><${Place} resource=${resource} rows=${2}>${() => html`<table class="table plain"><thead><tr><th scope="col">name</th><th scope="col" colspan="2">due, not taken</th><th scope="col" class="num">oldest</th><th scope="col" class="num">workers</th></tr></thead>
+    <tbody>${queues.slice(0, 6).map((/** @type {any} */ queue) => html`<tr class=${queue.workers ? "" : "s-errored"}><td class="mono cut">${text(queue.name, 40)}</td><td class="num">${number(queue.due)}</td><td><${Meter} share=${queue.due / most} state=${queue.workers || !queue.due ? "" : "errored"} /></td><td class=${`num ${queue.workers ? "ink2" : "state"}`}>${queue.oldestDue ? html`<${Age} at=${queue.oldestDue} />` : "–"}</td><td class=${`num ${queue.workers ? "ink2" : "state"}`}>${queue.workers || "none"}</td></tr>`)}</tbody></table>`}<//></section>`;
+}

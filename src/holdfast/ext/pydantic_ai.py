@@ -1,0 +1,245 @@
+"""pydantic-ai: agents whose model requests and tool calls are durable steps of the workflow that runs the agent.
+
+``HoldfastDurability`` is a capability of an agent. Inside a workflow, every model request, every call of a tool and
+every request to an MCP server becomes a step: its result is recorded, and after a crash the agent goes on behind it.
+Outside a workflow the agent is an ordinary agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from itertools import count
+from typing import Any, ClassVar, Literal, TypeVar
+
+from holdfast.core.durations import Duration
+from holdfast.errors import NonRetryableError
+from holdfast.ext.options import StepOptions
+from holdfast.extras import extra
+from holdfast.kernel.attempt import current_attempt
+from holdfast.kernel.step_info import step_info
+from holdfast.workflow.context import Context, current_context, in_workflow_code
+
+with extra("pydantic-ai", "holdfast.ext.pydantic_ai"):
+    from pydantic import TypeAdapter
+    from pydantic_ai.agent import EventStreamHandler, ParallelExecutionMode
+    from pydantic_ai.capabilities.abstract import WrapRunHandler
+    from pydantic_ai.durable_exec import (
+        JSON_CODEC,
+        BaseDurabilityCapability,
+        DurabilityEngineSpec,
+        DurableOperationId,
+        JournalCallableOperationBackend,
+        RoleBasedOperationConfig,
+        conversation_id_from_run_id,
+    )
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.messages import AgentStreamEvent
+    from pydantic_ai.models import Model
+    from pydantic_ai.run import AgentRunResult
+    from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied
+
+__all__ = ["Approval", "HoldfastDurability", "StepOptions", "approvals"]
+
+Deps = TypeVar("Deps")
+
+_TOOL_OPTIONS = "holdfast"
+"""Key of a tool's metadata with the options of its step."""
+
+
+class HoldfastDurability(BaseDurabilityCapability[Deps]):
+    """Makes an agent durable inside workflows.
+
+    ``model``, ``tool``, ``mcp`` and ``event`` are the options of the steps of that kind; a tool may have its own in its
+    metadata (``metadata={"holdfast": StepOptions(timeout="1 minute")}``, or False for a tool that runs in workflow
+    code, without a step). ``models`` are further models that a run may name. ``event_stream_handler`` receives the
+    events of a run; those of a model request inside the step of the request. ``stream`` names the durable stream of the
+    run to which the events are written instead, as JSON, while they arrive: see ``Handle.stream``.
+
+    Example::
+
+        agent = Agent("openai:gpt-5", name="support", capabilities=[HoldfastDurability()])
+
+        @app.workflow
+        async def answer(ctx: Context, question: str) -> str:
+            return (await agent.run(question)).output
+    """
+
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
+        engine_name="Holdfast",
+        durable_unit_noun="step",
+        durable_container_noun="workflow",
+        codec=JSON_CODEC,
+        serialization_failure=lambda error: NonRetryableError(f"the result cannot be stored: {error}"),
+        unsupported_runtime_toolset_kinds=frozenset({"mcp", "dynamic"}),
+        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
+        tool_config_key=_TOOL_OPTIONS,
+    )
+
+    def __init__(
+        self,
+        *,
+        model: StepOptions | None = None,
+        tool: StepOptions | None = None,
+        mcp: StepOptions | None = None,
+        event: StepOptions | None = None,
+        models: Mapping[str, Model] | None = None,
+        event_stream_handler: EventStreamHandler[Deps] | None = None,
+        stream: str | None = None,
+        name: str | None = None,
+        parallel_execution_mode: ParallelExecutionMode = "parallel_ordered_events",
+    ) -> None:
+        if stream is not None:
+            if event_stream_handler is not None:
+                raise UserError("stream= and event_stream_handler= cannot be combined")
+            event_stream_handler = _StreamOfEvents(stream)
+        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._options = _Options(
+            model or StepOptions(), tool or StepOptions(), mcp or StepOptions(), event or StepOptions()
+        )
+        self._mode: ParallelExecutionMode = parallel_execution_mode
+
+    @property
+    def in_durable_context(self) -> bool:
+        return in_workflow_code()
+
+    def get_durable_operation_backend(self) -> _StepBackend:
+        return _StepBackend(agent_name=self.name, default_model_id=self.default_model_id, config=self._options.config())
+
+    def get_default_run_id(self) -> str | None:
+        return str(current_context().uuid4()) if self.in_durable_context else None
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
+
+    def get_run_clock(self) -> Callable[[], datetime] | None:
+        return current_context().now if self.in_durable_context else None
+
+    async def get_run_start_time(self, run_id: str) -> datetime | None:  # noqa: ARG002  (the signature of the base)
+        return current_context().now() if self.in_durable_context else None
+
+    async def wrap_run(self, ctx: RunContext[Deps], *, handler: WrapRunHandler) -> AgentRunResult[Any]:  # noqa: ARG002
+        if self.agent is None:
+            return await handler()
+        with self.agent.parallel_tool_call_execution_mode(self._mode):
+            return await handler()
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamOfEvents:
+    """Writes the events of a run to a durable stream. Outside a step, as outside a workflow, they are only consumed."""
+
+    name: str
+
+    async def __call__(self, _: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+        async for event in events:
+            if current_attempt.get() is not None:
+                await step_info().stream(self.name).write(_events().dump_python(event, mode="json"))
+
+
+@cache
+def _events() -> TypeAdapter[Any]:
+    return TypeAdapter(AgentStreamEvent)
+
+
+async def approvals(
+    requests: DeferredToolRequests, *, event: str = "approval", timeout: Duration = "24 hours"
+) -> DeferredToolResults:
+    """Wait for a person's decision about each tool call that an agent wants approved; to be called in a workflow.
+
+    For each request the run waits for an event with the payload ``{"tool_call_id": ..., "approved": true}``; a refusal
+    may have a ``message`` for the model. Events may arrive in any order. Raises ``WaitForEventTimeoutError``.
+
+    Example::
+
+        result = await agent.run(question)
+        while isinstance(result.output, DeferredToolRequests):
+            decided = await approvals(result.output)
+            result = await agent.run(message_history=result.all_messages(), deferred_tool_results=decided)
+    """
+    context = current_context()
+    open_calls = {call.tool_call_id for call in requests.approvals}
+    decided: dict[str, bool | ToolApproved | ToolDenied] = {}
+    first = min(open_calls, default="")
+    for number in count(1):
+        if not open_calls:
+            break
+        name = f"{event} {number} for {first}"
+        decision = (await context.wait_for_event(name, type=event, timeout=timeout, payload=Approval)).payload
+        if decision.tool_call_id in open_calls:
+            open_calls.discard(decision.tool_call_id)
+            decided[decision.tool_call_id] = decision.result()
+        else:
+            context.log.warning(f"an approval names the tool call {decision.tool_call_id!r}, which is not open")
+    return DeferredToolResults(approvals=decided)
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The payload of the event that decides about a tool call."""
+
+    tool_call_id: str
+    approved: bool
+    message: str | None = None
+
+    def result(self) -> ToolApproved | ToolDenied:
+        if self.approved:
+            return ToolApproved()
+        return ToolDenied() if self.message is None else ToolDenied(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    model: StepOptions
+    tool: StepOptions
+    mcp: StepOptions
+    event: StepOptions
+
+    def config(self) -> RoleBasedOperationConfig[StepOptions]:
+        return RoleBasedOperationConfig(
+            model=self.model, event=self.event, capability=self.tool, tool=self.tool, resolve_tool=self._for_tool
+        )
+
+    def _for_tool(self, operation: DurableOperationId, tool: object | None, name: str) -> StepOptions | Literal[False]:
+        declared = getattr(getattr(tool, "tool_def", None), "metadata", None) or {}
+        options = declared.get(_TOOL_OPTIONS)
+        if options is False:
+            return False
+        if options is None:
+            return self.mcp if getattr(operation, "toolset_kind", None) == "mcp" else self.tool
+        if not isinstance(options, StepOptions):
+            raise UserError(
+                f"metadata[{_TOOL_OPTIONS!r}] of tool {name!r} must be StepOptions or False, not {options!r}"
+            )
+        return options
+
+
+class _StepBackend(JournalCallableOperationBackend[StepOptions]):
+    """Executes operations of an agent as steps of the current run, under the names that pydantic-ai gives them.
+
+    The second operation of the same name has the key ``name#2``, as repeated calls of a step have.
+    """
+
+    async def execute(
+        self,
+        *,
+        operation_id: DurableOperationId,  # noqa: ARG002  (the signature of the base)
+        name: str,
+        body: Callable[[], Awaitable[object]],
+        cache_key: tuple[object, ...],  # noqa: ARG002
+        config: StepOptions,
+    ) -> object:
+        context: Context = current_context()
+        return await context.call(name, _Body(body), retry=config.retry, timeout=config.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The body of an operation as a step function. It takes no arguments, and its result is JSON already."""
+
+    body: Callable[[], Awaitable[object]] = field(repr=False)
+
+    async def __call__(self) -> Any:
+        return await self.body()

@@ -1,0 +1,118 @@
+"""The routes of limits: bodies, handlers and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NotRequired
+
+from fastapi import Path
+from pydantic import ConfigDict, Field, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
+
+from holdfast.core.durations import to_ms
+from holdfast.core.rate import Rate
+from holdfast.core.records import LimitInfo
+from holdfast.http.admission import admitted
+from holdfast.http.auth import Scope
+from holdfast.http.backend import Backend
+from holdfast.http.responses import reply
+from holdfast.http.spec import Spec
+from holdfast.http.start_options import Duration
+from holdfast.http.wire import Count
+from holdfast.http.wire_requests import Reason
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_MAX_COUNT = 1_000_000_000
+
+LimitName = Annotated[str, Path(description="The name of a limit.")]
+Positive = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
+
+
+class RateFields(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    count: Positive
+    per: Duration
+    burst: NotRequired[Positive | None]
+
+
+class LimitChangesRequest(TypedDict):
+    """Values that are absent stay as they are; null removes a maximum."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    concurrency: NotRequired[Annotated[int, Field(ge=0, le=_MAX_COUNT)] | None]
+    rate: NotRequired[RateFields | None]
+    fair: NotRequired[bool]
+    weights: NotRequired[dict[str, Annotated[float, Field(gt=0, lt=_MAX_COUNT, strict=False)]]]
+    reason: NotRequired[Reason]
+
+
+class RateBody(TypedDict):
+    count: Count
+    perMs: Count
+    burst: Count
+
+
+class LimitBody(TypedDict):
+    name: str
+    concurrency: Count | None
+    rate: RateBody | None
+    fair: bool
+    weights: dict[str, float]
+    used: Count
+    waiting: Count
+    keys: Count
+    changed: bool
+
+
+class LimitsBody(TypedDict):
+    limits: list[LimitBody]
+
+
+class LimitRoutes:
+    """Shows and changes limits."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._client = backend.client
+
+    async def list_limits(self) -> Response:
+        """The limits with their use, by name."""
+        body: LimitsBody = {"limits": [_limit(limit) for limit in await self._client().flow.limits()]}
+        return reply(body)
+
+    async def change(self, request: Request, limit: LimitName) -> Response:
+        """Change values of a limit, for all workers."""
+        body: LimitChangesRequest = admitted(request).body
+        changes: dict[str, Any] = dict(body)
+        rate = body.get("rate")
+        if rate is not None:
+            changes["rate"] = Rate(rate["count"], rate["per"], rate.get("burst"))
+        return reply(_limit(await self._client().flow.set_limit(limit, **changes)))
+
+
+def limit_routes(backend: Backend) -> Sequence[Spec]:
+    routes, changes = LimitRoutes(backend), TypeAdapter(LimitChangesRequest)
+    errors = (400, 404, 408, 413, 415)
+    return [
+        Spec("GET", "/_limits", "listLimits", Scope.READ, routes.list_limits, LimitsBody),
+        Spec("PUT", "/_limits/{limit}", "changeLimit", Scope.OPERATE, routes.change, LimitBody, errors, changes),
+    ]
+
+
+def _limit(limit: LimitInfo) -> LimitBody:
+    rate = limit.rate
+    shown: RateBody | None = None
+    if rate is not None:
+        shown = {"count": rate.count, "perMs": to_ms(rate.per, "per"), "burst": rate.burst or rate.count}
+    return {
+        "name": limit.name,
+        "concurrency": limit.concurrency,
+        "rate": shown,
+        "fair": limit.fair,
+        "weights": dict(limit.weights),
+        "used": limit.used,
+        "waiting": limit.waiting,
+        "keys": limit.keys,
+        "changed": limit.changed,
+    }

@@ -1,0 +1,324 @@
+"""The routes of schedules: bodies, handlers and the table."""
+
+# ruff: noqa: N815  (the contract is in camelCase)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
+
+from holdfast.core.schedule_records import ScheduledRun, ScheduleInfo
+from holdfast.core.schedule_spec import ScheduleSpec
+from holdfast.http import wire
+from holdfast.http.admission import admitted
+from holdfast.http.auth import Scope
+from holdfast.http.backend import Backend
+from holdfast.http.handlers import Handlers
+from holdfast.http.response_bodies import date, optional_date
+from holdfast.http.responses import reply
+from holdfast.http.spec import Spec
+from holdfast.http.start_options import Duration, Priority, RetryFields, Search, Timeout, start_options
+from holdfast.http.wire import Count, Date
+from holdfast.http.wire_requests import Instant, PageSize, Reason, WholeNumber, optional
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_LONG = (400, 404, 408, 409, 413, 415)
+
+Text = Annotated[str, Field(min_length=1, max_length=500)]
+Texts = Text | Annotated[list[Text], Field(max_length=100)]
+ScheduleName = Annotated[str, Path(description="The name of a schedule.")]
+OverlapName = Literal["skip", "queue_one", "queue_all", "cancel_running", "terminate_running", "allow"]
+
+
+class ScheduleFields(TypedDict):
+    """The options of a schedule; those of its runs are start options."""
+
+    params: NotRequired[Any]
+    cron: NotRequired[Texts | None]
+    every: NotRequired[Duration | None]
+    offset: NotRequired[Duration | None]
+    calendar: NotRequired[Texts | None]
+    exclude: NotRequired[Texts | None]
+    timezone: NotRequired[Text]
+    start: NotRequired[Instant | None]
+    end: NotRequired[Instant | None]
+    jitter: NotRequired[Duration | None]
+    overlap: NotRequired[OverlapName]
+    catchUp: NotRequired[Duration | None]
+    """``"last"``, a duration, or null."""
+    queue: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
+    priority: NotRequired[Priority]
+    executionTimeout: NotRequired[Timeout]
+    runTimeout: NotRequired[Timeout]
+    taskTimeout: NotRequired[Timeout]
+    retry: NotRequired[RetryFields]
+    search: NotRequired[Search]
+    memo: NotRequired[dict[str, Any]]
+    context: NotRequired[dict[str, Any]]
+    summary: NotRequired[Annotated[str, Field(max_length=1000)]]
+
+
+class NewSchedule(ScheduleFields):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    name: Annotated[str, Field(max_length=64, pattern="^[a-zA-Z0-9_][a-zA-Z0-9_.-]*$")]
+    workflow: str
+    paused: NotRequired[bool]
+    note: NotRequired[Reason]
+
+
+class ScheduleChanges(ScheduleFields):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    workflow: NotRequired[str]
+
+
+class NoteRequest(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    note: NotRequired[Reason]
+
+
+class BackfillRequest(TypedDict):
+    """The ticks from ``start`` to ``end``, both included."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    start: Instant
+    end: Instant
+    overlap: NotRequired[OverlapName]
+
+
+class SpecBody(TypedDict):
+    text: str
+    cron: list[str]
+    everyMs: Count | None
+    offsetMs: Count
+    calendar: list[str]
+    exclude: list[str]
+    timezone: str
+    start: Date | None
+    end: Date | None
+    jitterMs: Count
+
+
+class ScheduledRunBody(TypedDict):
+    scheduledFor: Date
+    id: str
+    workflowName: str
+    outcome: str
+    cause: str
+    at: Date
+
+
+class ScheduleBody(TypedDict):
+    name: str
+    workflowName: str
+    paused: bool
+    note: str | None
+    spec: SpecBody
+    overlap: str
+    catchUp: str | None
+    params: Any
+    queue: str
+    priority: int
+    declared: bool
+    createdAt: Date
+    updatedAt: Date
+    nextTicks: list[Date]
+    lastRuns: list[ScheduledRunBody]
+
+
+class SchedulesBody(TypedDict):
+    schedules: list[ScheduleBody]
+    nextCursor: NotRequired[str]
+    hasNextPage: bool
+
+
+class TriggeredBody(TypedDict):
+    id: str
+    workflowName: str
+
+
+class BackfilledBody(TypedDict):
+    ticks: Count
+
+
+class PreviewBody(TypedDict):
+    ticks: list[Date]
+
+
+class SchedulesParams(BaseModel):
+    """The query of a list of schedules; missing fields are ``None``."""
+
+    workflow: str = optional(min_length=1)
+    pageSize: PageSize = 25
+    cursor: str = optional(max_length=64)
+    runs: WholeNumber = Field(default=1, le=100)
+
+
+class PreviewParams(BaseModel):
+    count: PageSize = Field(default=10, le=1000)
+
+
+class Schedules(Handlers):
+    """Stored schedules."""
+
+    async def list_schedules(self, query: Annotated[SchedulesParams, Query()]) -> Response:
+        """Schedules by name, each with its next tick and the outcomes of its last ``runs``."""
+        limit = self._page_size(query.pageSize)
+        page = await self._client().schedules.page(query.workflow, cursor=query.cursor, limit=limit, runs=query.runs)
+        body: SchedulesBody = {
+            "schedules": [_schedule(one) for one in page.items],
+            "hasNextPage": page.cursor is not None,
+        }
+        if page.cursor is not None:
+            body["nextCursor"] = page.cursor
+        return reply(body)
+
+    async def create(self, request: Request) -> Response:
+        """Create a schedule."""
+        body: NewSchedule = admitted(request).body
+        given: dict[str, Any] = {key: value for key, value in body.items() if key in ("params", "paused", "note")}
+        info = await self._client().schedules.create(body["name"], body["workflow"], **given, **_options(body))
+        return reply(_schedule(info))
+
+    async def get(self, schedule: ScheduleName) -> Response:
+        """A schedule with its next five ticks and its last ten runs."""
+        return reply(_schedule(await self._client().schedules.get(schedule)))
+
+    async def update(self, request: Request, schedule: ScheduleName) -> Response:
+        """Replace some options of a schedule."""
+        body: ScheduleChanges = admitted(request).body
+        given: dict[str, Any] = {key: value for key, value in body.items() if key in ("params", "workflow")}
+        return reply(_schedule(await self._client().schedules.update(schedule, **given, **_options(body))))
+
+    async def delete(self, schedule: ScheduleName) -> Response:
+        """Delete a schedule. Its runs stay."""
+        await self._client().schedules.delete(schedule)
+        return _done()
+
+    async def pause(self, request: Request, schedule: ScheduleName) -> Response:
+        """Take up no more ticks."""
+        await self._client().schedules.pause(schedule, _note(request))
+        return _done()
+
+    async def resume(self, request: Request, schedule: ScheduleName) -> Response:
+        """Take up ticks again, from the next one on."""
+        await self._client().schedules.resume(schedule, _note(request))
+        return _done()
+
+    async def trigger(self, schedule: ScheduleName) -> Response:
+        """Start a run now, also of a paused schedule."""
+        run = await self._client().schedules.trigger(schedule)
+        body: TriggeredBody = {"id": run.id, "workflowName": run.workflow}
+        return reply(body)
+
+    async def backfill(self, request: Request, schedule: ScheduleName) -> Response:
+        """Start runs for the ticks of a period. Ticks that have a run start nothing new."""
+        body: BackfillRequest = admitted(request).body
+        ticks = await self._client().schedules.backfill(schedule, body["start"], body["end"], body.get("overlap"))
+        answer: BackfilledBody = {"ticks": ticks}
+        return reply(answer)
+
+    async def preview(self, schedule: ScheduleName, query: Annotated[PreviewParams, Query()]) -> Response:
+        """The next ticks of a schedule, also of a paused one."""
+        ticks = await self._client().schedules.preview(schedule, query.count)
+        body: PreviewBody = {"ticks": [date(tick) for tick in ticks]}
+        return reply(body)
+
+
+def schedule_routes(backend: Backend) -> Sequence[Spec]:
+    routes, one = Schedules(backend), "/_schedules/{schedule}"
+    new, changes = TypeAdapter(NewSchedule), TypeAdapter(ScheduleChanges)
+    note, backfill = TypeAdapter(NoteRequest), TypeAdapter(BackfillRequest)
+    return [
+        Spec("GET", "/_schedules", "listSchedules", Scope.READ, routes.list_schedules, SchedulesBody, (400, 404)),
+        Spec("POST", "/_schedules", "createSchedule", Scope.OPERATE, routes.create, ScheduleBody, _LONG, new),
+        Spec("GET", one, "getSchedule", Scope.READ, routes.get, ScheduleBody, (400, 404)),
+        Spec("PATCH", one, "updateSchedule", Scope.OPERATE, routes.update, ScheduleBody, _LONG, changes),
+        Spec("DELETE", one, "deleteSchedule", Scope.OPERATE, routes.delete, wire.Done, (400, 404)),
+        Spec(
+            "POST", f"{one}/pause", "pauseSchedule", Scope.OPERATE, routes.pause, wire.Done, _LONG, note,
+            body_required=False,
+        ),
+        Spec(
+            "POST", f"{one}/resume", "resumeSchedule", Scope.OPERATE, routes.resume, wire.Done, _LONG, note,
+            body_required=False,
+        ),
+        Spec("POST", f"{one}/trigger", "triggerSchedule", Scope.OPERATE, routes.trigger, TriggeredBody, (400, 404)),
+        Spec(
+            "POST", f"{one}/backfill", "backfillSchedule", Scope.OPERATE, routes.backfill, BackfilledBody, _LONG,
+            backfill,
+        ),
+        Spec("GET", f"{one}/preview", "previewSchedule", Scope.READ, routes.preview, PreviewBody, (400, 404)),
+    ]  # fmt: skip
+
+
+_OWN = {"cron": "cron", "every": "every", "offset": "offset", "calendar": "calendar", "exclude": "exclude",
+        "timezone": "timezone", "start": "start", "end": "end", "jitter": "jitter", "overlap": "overlap",
+        "catchUp": "catch_up"}  # fmt: skip
+
+
+def _options(body: Mapping[str, Any]) -> dict[str, Any]:
+    own = {_OWN[key]: value for key, value in body.items() if key in _OWN}
+    return own | start_options({key: value for key, value in body.items() if key not in _OWN})
+
+
+def _note(request: Request) -> str | None:
+    body: NoteRequest | None = admitted(request).body
+    return None if not body else body.get("note")
+
+
+def _done() -> Response:
+    body: wire.Done = {"ok": True}
+    return reply(body)
+
+
+def _schedule(info: ScheduleInfo) -> ScheduleBody:
+    return {
+        "name": info.name,
+        "workflowName": info.workflow_name,
+        "paused": info.paused,
+        "note": info.note,
+        "spec": _spec(info.spec),
+        "overlap": info.overlap,
+        "catchUp": info.catch_up,
+        "params": info.params,
+        "queue": info.queue,
+        "priority": info.priority,
+        "declared": info.declared,
+        "createdAt": date(info.created_at),
+        "updatedAt": date(info.updated_at),
+        "nextTicks": [date(tick) for tick in info.next_ticks],
+        "lastRuns": [_run(run) for run in info.last_runs],
+    }
+
+
+def _spec(spec: ScheduleSpec) -> SpecBody:
+    start, end = spec.period
+    return {
+        "text": spec.describe(),
+        "cron": [*spec.cron],
+        "everyMs": spec.every_ms,
+        "offsetMs": spec.offset_ms,
+        "calendar": [*spec.calendar],
+        "exclude": [*spec.exclude],
+        "timezone": spec.timezone,
+        "start": optional_date(start),
+        "end": optional_date(end),
+        "jitterMs": spec.jitter_ms,
+    }
+
+
+def _run(run: ScheduledRun) -> ScheduledRunBody:
+    return {
+        "scheduledFor": date(run.scheduled_for),
+        "id": run.id,
+        "workflowName": run.workflow_name,
+        "outcome": run.outcome,
+        "cause": run.cause,
+        "at": date(run.at),
+    }

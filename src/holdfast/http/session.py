@@ -1,0 +1,28 @@
+"""The session of a request that a cookie authorizes, as the routes of the API see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from starlette.requests import Request
+
+_KEY = "holdfast.session"
+
+
+@dataclass(slots=True)
+class SessionInfo:
+    expires_at: datetime
+    csrf_token: str = field(repr=False)
+    ended: bool = False
+    """True after the sign-out, for streams that are still open."""
+
+    def attach(self, connection: dict[str, object]) -> None:
+        """Put the session into the ASGI scope of a request."""
+        connection[_KEY] = self
+
+
+def session_of(request: Request) -> SessionInfo | None:
+    """The session that authorizes this request; None if no cookie does."""
+    found = request.scope.get(_KEY)
+    return found if isinstance(found, SessionInfo) else None

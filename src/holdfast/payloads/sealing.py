@@ -1,0 +1,146 @@
+"""Sealing: one plain value becomes a stored value, and back.
+
+``Sealer`` does no I/O. A value above the threshold gets the id of a blob, and its bytes are put aside until the caller
+has written them (``take_writes``); a value whose blob was not read yet is noted (``needs``), and the caller opens it
+again after reading the blob. ``store`` does the reading and writing around each call of the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from holdfast.core import envelope
+from holdfast.errors import PayloadError, PayloadTooLargeError
+from holdfast.payloads.codecs import Chain
+
+_NO_CODECS = Chain()
+
+
+class Place(NamedTuple):
+    """Where a value belongs. An encrypted value can only be read in its place."""
+
+    home: str
+    """The pid of the instance; for a memo the workflow."""
+    role: str
+    """The kind of value in that instance: ``params``, ``output``, ``fact:KEY``, ``event:TYPE``."""
+
+    @property
+    def workflow(self) -> str:
+        return self.home.partition("/")[0]
+
+
+class BlobWrite(NamedTuple):
+    id: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class SealSettings:
+    """The options of an app that concern stored values."""
+
+    chain: Chain | None = None
+    by_workflow: Callable[[str], Chain | None] = lambda _workflow: None
+    """The codecs of a workflow with codecs of its own."""
+    threshold: int | None = None
+    """Values above this number of stored bytes become blobs; None: the app has no blob store."""
+    max_blob: int = 2**62
+
+    def chain_of(self, workflow: str) -> Chain:
+        return self.by_workflow(workflow) or self.chain or _NO_CODECS
+
+
+class Sealer:
+    """Seals and opens values, with the blobs that were read and those that are to be written."""
+
+    def __init__(self, settings: SealSettings, new_id: Callable[[], str]) -> None:
+        self._settings = settings
+        self._new_id = new_id
+        self._writes: list[BlobWrite] = []
+        self.inline = False
+        """True: no value becomes a blob."""
+        self.needs: dict[str, None] = {}
+        """Ids of blobs without which a value could not be opened."""
+        self.blobs: Mapping[str, bytes | PayloadError] = {}
+        """Blobs that were read, by id."""
+
+    def take_writes(self) -> list[BlobWrite]:
+        writes, self._writes = self._writes, []
+        return writes
+
+    def seal(self, data: bytes, place: Place, *, inline: bool = False, name: str | None = None) -> bytes:
+        """Encode a plain value for the store. ``inline``: never as a blob. ``name``: stays readable in the envelope."""
+        tags, encoded = self._settings.chain_of(place.workflow).encode(data, _bound_to(place))
+        content: dict[str, Any] = {} if name is None else {"name": name}
+        content |= {"payload": 1, "codec": tags, "home": place.home}
+        threshold = self._settings.threshold
+        if not (inline or self.inline) and threshold is not None and len(encoded) > threshold:
+            return self._blob(content, encoded)
+        if not tags:
+            return data
+        return envelope.write(content | {"data": b64encode(encoded).decode()})
+
+    def _blob(self, content: dict[str, Any], encoded: bytes) -> bytes:
+        if len(encoded) > self._settings.max_blob:
+            raise PayloadTooLargeError(
+                f"a value takes {len(encoded)} bytes in the blob store; at most {self._settings.max_blob} are allowed"
+            )
+        write = BlobWrite(self._new_id(), encoded)
+        self._writes.append(write)
+        digest = hashlib.sha256(encoded).hexdigest()
+        return envelope.write(content | {"blobs": [write.id], "size": len(encoded), "sha256": digest})
+
+    def open(self, data: bytes, place: Place, *, forked: bool = False) -> bytes:
+        """Decode a stored value. A value that cannot be decoded stays an envelope, which says why.
+
+        The value is used in one run only, so an error here must not fail the call that read many runs.
+        ``forked``: the run is a fork, and may hold values of another instance of its workflow.
+        """
+        try:
+            return self._open(data, place, forked)
+        except PayloadError as error:
+            return envelope.problem(data, error)
+
+    def _open(self, data: bytes, place: Place, forked: bool) -> bytes:
+        content = envelope.read(data)
+        home = content.get("home")
+        if not isinstance(home, str):
+            raise PayloadError("the envelope of a stored value is damaged: it has another form than expected")
+        actual = Place(home, place.role)
+        # The params of gathered starts belong to the workflow.
+        if home not in (place.home, place.workflow) and not (forked and actual.workflow == place.workflow):
+            raise PayloadError(f"the value belongs to {home}, not to {place.home}")
+        if "blobs" in content:
+            encoded = self._blob_of(content)
+            if encoded is None:
+                return data
+        else:
+            encoded = _from_base64(content)
+        return self._settings.chain_of(place.workflow).decode(content["codec"], encoded, _bound_to(actual))
+
+    def _blob_of(self, content: Mapping[str, Any]) -> bytes | None:
+        [blob] = content["blobs"]
+        read = self.blobs.get(blob)
+        if read is None:
+            self.needs[blob] = None
+            return None
+        if isinstance(read, PayloadError):
+            raise read
+        if hashlib.sha256(read).hexdigest() != content["sha256"]:
+            raise PayloadError(f"the blob {blob} is damaged: its hash differs from the stored one")
+        return read
+
+
+def _bound_to(place: Place) -> bytes:
+    return f"{place.home}\0{place.role}".encode("utf-8", "surrogatepass")
+
+
+def _from_base64(content: Mapping[str, Any]) -> bytes:
+    try:
+        return b64decode(content["data"], validate=True)
+    except (KeyError, TypeError, Base64Error):
+        raise PayloadError("the envelope of a stored value is damaged: its data is not base64") from None

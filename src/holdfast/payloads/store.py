@@ -1,0 +1,392 @@
+"""``PayloadStore``: a store that encodes values on their way into the database and decodes them on the way out.
+
+The engine above sees plain JSON, the database below sees envelopes. Intents without values are passed on. An app
+without ``codec=`` and ``blobs=`` uses its store directly.
+
+A blob is written, and durable, before the call whose rows refer to it. A write that is repeated uses the envelopes of
+its first attempt, because the store recognises a repeated call by its content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from holdfast.core.facts import Fact, MailboxPage, StoredEvent, StoredLog
+from holdfast.errors import StoreError
+from holdfast.payloads.blobs import Blobs, DatabaseBlobs
+from holdfast.payloads.places import Open, Seal
+from holdfast.payloads.sealing import Place, Sealer, SealSettings
+from holdfast.store.protocol import (
+    Advance,
+    Advanced,
+    Claim,
+    Claimant,
+    ClaimRequest,
+    ClaimResult,
+    Commit,
+    Committed,
+    ControlRequest,
+    ControlResult,
+    Created,
+    CurrentRuns,
+    DueRequest,
+    DueSchedules,
+    FactsQuery,
+    Heartbeat,
+    LateResults,
+    MailboxQuery,
+    NewEvent,
+    NewRun,
+    OutboxClaim,
+    OutboxClaimRequest,
+    OutboxRow,
+    PageQuery,
+    Reply,
+    RunQuery,
+    RunRecord,
+    RunsById,
+    ScheduleChange,
+    ScheduleChanged,
+    ScheduleQuery,
+    ScheduleRow,
+    Sent,
+    Snapshot,
+    Store,
+)
+from holdfast.store.protocol.streams import StreamPage, StreamQuery, StreamWrite, StreamWritten
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_log = logging.getLogger("holdfast")
+
+_FIRST_PAUSE, _MAX_PAUSE = 0.05, 2.0
+"""Seconds between attempts to read blobs."""
+_KNOWN_RUNS = 20_000
+_REPEATABLE = 64
+
+
+class PayloadStore:
+    """``store`` with encoded values. ``blobs`` is None for an app without a blob store."""
+
+    def __init__(self, store: Store, settings: SealSettings, blobs: Blobs | None, new_id: Callable[[], str]) -> None:
+        self.inner = store
+        self.settings = settings
+        self.blob_store = blobs
+        self._new_id = new_id
+        self._homes: OrderedDict[int, str] = OrderedDict()
+        """Pids by run: the rows of a run do not name their instance."""
+        self._forks: set[int] = set()
+        self._failed: OrderedDict[tuple[int, ...], tuple[Sequence[Any], list[Any], list[str]]] = OrderedDict()
+        """Sealed forms of writes that failed and may be repeated, by the ids of the originals."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "collect_blobs" and self.blob_store is not None:
+            return self.blob_store.collect
+        return getattr(self.inner, name)
+
+    # --- one value, for other parts of the engine that store values of a run
+
+    async def seal_value(self, data: bytes, place: Place, *, inline: bool, name: str | None) -> bytes:
+        """Encode one value. A blob is durable when this returns."""
+        sealer = self._sealer()
+        sealed = sealer.seal(data, place, inline=inline, name=name)
+        await self._write_blobs(sealer)
+        return sealed
+
+    async def decode_value(self, data: bytes, pid: str, role: str) -> bytes:
+        """Decode one value. A value that cannot be decoded is returned as an envelope that says why."""
+        return cast("bytes", await self._opened(lambda opening: opening.value(data, pid, role)))
+
+    # --- writes
+
+    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
+        created = await self._write(
+            runs, lambda seal: [seal.new_run(new) for new in runs],
+            lambda sealed: self.inner.create(sealed, connection=connection),
+        )  # fmt: skip
+        return await self._reply(lambda opening: [self._created(opening, one) for one in created])
+
+    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
+        sent = await self._write(
+            events, lambda seal: [seal.new_event(event) for event in events],
+            lambda sealed: self.inner.send(sealed, connection=connection),
+        )  # fmt: skip
+        return await self._reply(lambda opening: [self._sent(opening, one) for one in sent])
+
+    async def control(self, request: ControlRequest, audit: Any = None) -> ControlResult:
+        written = await self._write(
+            [request], lambda seal: [seal.control(request)],
+            lambda sealed: _one(self.inner.control(sealed[0], audit)),
+        )  # fmt: skip
+        result = cast("ControlResult", written[0])
+        if result.run is None:
+            return result
+        before = result.run
+        return result._replace(run=await self._reply(lambda opening: self._run(opening, replace(before))))
+
+    async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
+        homes = await self._homes_of(commit.task.run for commit in commits)
+        committed = await self._write(
+            commits, lambda seal: [seal.commit(commit, homes[commit.task.run]) for commit in commits],
+            self.inner.commit, inline=self._in_transaction(commits),
+        )  # fmt: skip
+        return await self._reply(lambda opening: [self._committed(opening, one) for one in committed])
+
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
+        homes = await self._homes_of(advance.task.run for advance in advances)
+        [advanced] = await self._write(
+            advances, lambda seal: [seal.advance(advance, homes[advance.task.run]) for advance in advances],
+            lambda sealed: _one(self.inner.advance(sealed, claimant, claim_limit)),
+        )  # fmt: skip
+        return cast("Advanced", advanced)
+
+    async def add_late_results(self, results: LateResults) -> bool:
+        home = (await self._homes_of([results.run]))[results.run]
+        [added] = await self._write(
+            [results],
+            lambda seal: [LateResults(results.run, seal.facts(results.facts, home), seal.logs(results.logs, home))],
+            lambda sealed: _one(self.inner.add_late_results(sealed[0])),
+        )
+        return cast("bool", added)
+
+    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        homes = await self._homes_of(beat.task.run for beat in heartbeats)
+        seal = Seal(self._sealer())
+        await self.inner.record_heartbeats(
+            [Heartbeat(beat.task, seal.fact(beat.fact, homes[beat.task.run])) for beat in heartbeats]
+        )
+
+    async def write_streams(self, writes: Sequence[StreamWrite]) -> list[StreamWritten]:
+        homes = await self._homes_of(write.task.run for write in writes)
+        return await self._write(
+            writes, lambda seal: [seal.stream_write(write, homes[write.task.run]) for write in writes],
+            self.inner.write_streams,
+        )  # fmt: skip
+
+    async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
+        def sealed_change(seal: Seal, change: ScheduleChange) -> ScheduleChange:
+            row = None if change.row is None else seal.schedule(change.row)
+            return replace(change, row=row, runs=[seal.new_run(new) for new in change.runs])
+
+        changed = await self._write(
+            changes, lambda seal: [sealed_change(seal, change) for change in changes], self.inner.change_schedules
+        )
+        return await self._reply(
+            lambda opening: [
+                one._replace(created=[self._created(opening, created) for created in one.created]) for one in changed
+            ]
+        )
+
+    async def _write(
+        self, originals: Sequence[Any], make: Callable[[Seal], list[Any]], call: Callable[[list[Any]], Any],
+        *, inline: bool = False,
+    ) -> list[Any]:  # fmt: skip
+        """Seal a batch, write its blobs, then write the batch."""
+        key = tuple(map(id, originals))
+        sealed, written = self._repeated(key, originals)
+        repeated = True
+        if sealed is None:
+            sealer = self._sealer()
+            sealer.inline = inline
+            sealed = make(Seal(sealer))
+            written = await self._write_blobs(sealer)
+            repeated = False
+        try:
+            if repeated and self.blob_store is not None:
+                await self.blob_store.renew(written)
+            return cast("list[Any]", await call(sealed))
+        except StoreError:
+            self._failed[key] = originals, sealed, written
+            if len(self._failed) > _REPEATABLE:
+                self._failed.popitem(last=False)
+            raise
+
+    def _in_transaction(self, commits: Sequence[Commit]) -> bool:
+        """True if a commit ends a live transaction, and blobs go to the same database.
+
+        On SQLite the write of a blob would wait for that transaction, which waits for this commit.
+        """
+        if self.blob_store is None or not isinstance(self.blob_store.blob_store, DatabaseBlobs):
+            return False
+        return any(commit.observed.transaction is not None for commit in commits)
+
+    def _repeated(self, key: tuple[int, ...], originals: Sequence[Any]) -> tuple[list[Any] | None, list[str]]:
+        """The sealed form of the same objects and its blobs, if an earlier call with them failed."""
+        if not self._failed:
+            return None, []
+        kept = self._failed.pop(key, None)
+        same = kept is not None and all(map(operator.is_, kept[0], originals))
+        return (kept[1], kept[2]) if kept is not None and same else (None, [])
+
+    async def _write_blobs(self, sealer: Sealer) -> list[str]:
+        """Write the blobs of sealed values; returns their ids."""
+        writes = sealer.take_writes()
+        if writes and self.blob_store is not None:
+            await self.blob_store.write(writes)
+        return [write.id for write in writes]
+
+    # --- reads
+
+    async def claim(self, request: ClaimRequest) -> ClaimResult:
+        result = await self.inner.claim(request)
+        return await self._reply(
+            lambda opening: replace(
+                result,
+                claims=[self._claim(opening, claim) for claim in result.claims],
+                overdue=[self._claim(opening, claim) for claim in result.overdue],
+            )
+        )
+
+    async def runs(self, query: RunQuery) -> list[RunRecord]:
+        found = await self.inner.runs(query)
+        # A list does not read blobs: it would read one for each row that it shows.
+        return await self._opened(
+            lambda opening: [self._run(opening, replace(run)) for run in found],
+            fetch=not isinstance(query, CurrentRuns),
+        )
+
+    async def facts(self, query: FactsQuery) -> list[Fact]:
+        home = (await self._homes_of([query.run]))[query.run]
+        facts = await self.inner.facts(query)
+        return await self._opened(lambda opening: opening.facts(facts, home))
+
+    async def events(self, query: PageQuery) -> list[StoredEvent]:
+        home = (await self._homes_of([query.run]))[query.run]
+        events = await self.inner.events(query)
+        return await self._opened(lambda opening: opening.events(events, home, query.run))
+
+    async def logs(self, query: PageQuery) -> list[StoredLog]:
+        home = (await self._homes_of([query.run]))[query.run]
+        logs = await self.inner.logs(query)
+        return await self._opened(lambda opening: [opening.log(log, home) for log in logs])
+
+    async def load(self, run: int) -> Snapshot:
+        home = (await self._homes_of([run]))[run]
+        snapshot = await self.inner.load(run)
+        return await self._opened(
+            lambda opening: replace(
+                snapshot,
+                facts=opening.facts(snapshot.facts, home),
+                events={n: opening.event(event, home, run) for n, event in snapshot.events.items()},
+            )
+        )
+
+    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
+        home = (await self._homes_of([query.run]))[query.run]
+        page = await self.inner.undelivered(query)
+        return await self._opened(lambda opening: opening.page(page, home, query.run))
+
+    async def reply(self, run: int, dedup: str) -> Reply | None:
+        home = (await self._homes_of([run]))[run]
+        reply = await self.inner.reply(run, dedup)
+        if reply is None:
+            return None
+        return Reply(reply.ok, await self._opened(lambda opening: opening.value(reply.value, home, "reply")))
+
+    async def read_stream(self, query: StreamQuery) -> StreamPage:
+        home = (await self._homes_of([query.run]))[query.run]
+        page = await self.inner.read_stream(query)
+        return await self._opened(lambda opening: opening.stream_page(page, home, query.name))
+
+    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
+        claim = await self.inner.claim_outbox(request)
+        rows = await self._opened(lambda opening: [opening.outbox_row(row) for row in claim.rows])
+        return replace(claim, rows=rows)
+
+    async def outbox(self, run: int) -> list[OutboxRow]:
+        rows = await self.inner.outbox(run)
+        return await self._opened(lambda opening: [opening.outbox_row(row) for row in rows])
+
+    async def due_schedules(self, request: DueRequest) -> DueSchedules:
+        due = await self.inner.due_schedules(request)
+        return due._replace(rows=await self._opened(lambda opening: [opening.schedule(row) for row in due.rows]))
+
+    async def schedules(self, query: ScheduleQuery) -> list[ScheduleRow]:
+        rows = await self.inner.schedules(query)
+        return await self._opened(lambda opening: [opening.schedule(row) for row in rows])
+
+    async def _opened(self, convert: Callable[[Open], R], *, fetch: bool = True) -> R:
+        """Open the values of a reply; again after reading the blobs that they refer to."""
+        sealer = self._sealer()
+        opened = convert(Open(sealer, self._forks))
+        if sealer.needs and fetch and self.blob_store is not None:
+            sealer.blobs = await self.blob_store.read([*sealer.needs])
+            opened = convert(Open(sealer, self._forks))
+        return opened
+
+    async def _reply(self, convert: Callable[[Open], R]) -> R:
+        """Open the values of the reply to a write.
+
+        The write has happened, so an error here would make the caller repeat it. While blobs cannot be read, the
+        reply is delayed, as that of a slow database.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._opened(convert)
+            except StoreError as error:
+                _log.warning("the reply of the database waits for the blob store: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _MAX_PAUSE)
+
+    def _run(self, opening: Open, run: RunRecord) -> RunRecord:
+        self._know(run)
+        return opening.run(run)
+
+    def _claim(self, opening: Open, claim: Claim) -> Claim:
+        self._know(claim.run)
+        page = opening.page(claim.mailbox_page, claim.run.pid, claim.run.run)
+        return replace(claim, run=opening.run(replace(claim.run)), mailbox_page=page)
+
+    def _created(self, opening: Open, created: Created) -> Created:
+        run = self._run(opening, replace(created.run))
+        return replace(created, run=run, events=opening.events(created.events, run.pid, run.run))
+
+    def _sent(self, opening: Open, sent: Sent) -> Sent:
+        run = None if sent.run is None else self._run(opening, replace(sent.run))
+        claim = None if sent.claim is None else self._claim(opening, sent.claim)
+        committed = None if sent.committed is None else self._committed(opening, sent.committed)
+        return replace(sent, run=run, claim=claim, committed=committed)
+
+    def _committed(self, opening: Open, committed: Committed) -> Committed:
+        if not (committed.started or committed.sent or committed.claimed_children):
+            return committed
+        return replace(
+            committed,
+            started=[self._created(opening, created) for created in committed.started],
+            sent=[self._sent(opening, sent) for sent in committed.sent],
+            claimed_children=[self._created(opening, created) for created in committed.claimed_children],
+        )
+
+    # --- the instances of runs
+
+    def _sealer(self) -> Sealer:
+        return Sealer(self.settings, self._new_id)
+
+    def _know(self, run: RunRecord) -> None:
+        self._homes[run.run] = run.pid
+        if run.origin is not None:
+            self._forks.add(run.run)
+        if len(self._homes) > _KNOWN_RUNS:
+            forgotten, _ = self._homes.popitem(last=False)
+            self._forks.discard(forgotten)
+
+    async def _homes_of(self, runs: Iterable[int]) -> dict[int, str]:
+        """The pids of runs. A run that was deleted has no pid, and no values either."""
+        wanted = {*runs}
+        unknown = [run for run in wanted if run not in self._homes]
+        if unknown:
+            for record in await self.inner.runs(RunsById(unknown)):
+                self._know(record)
+        return {run: self._homes.get(run, "") for run in wanted}
+
+
+async def _one(call: Any) -> list[Any]:
+    return [await call]

@@ -1,0 +1,419 @@
+-- Permits: requests, returns and grants (docs/architecture.md, "Flow control").
+--
+-- All changes of permits, groups and the use of limits are made under one lock, which is taken after the locks of tasks
+-- and runs. Under the lock a transaction locks tasks only if it need not wait (SKIP LOCKED), so there is no deadlock.
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_lock_permits() RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock(hashtextextended('holdfast permits of {schema}', 0))
+$$;
+
+-- Notify all stores, this one included, if a limit is freed: their workers exchange permits.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_notify_freed() RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('{channel}', 'permits') WHERE EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE freed)
+$$;
+
+-- The ownership of a task has ended: its permits are deleted, unless they were parked under this ownership or are held
+-- until the end of the run.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_task_released() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.holdfast_lock_permits();
+    DELETE FROM {schema}.holdfast_permit
+     WHERE run = OLD.run AND unit = OLD.unit AND parked IS DISTINCT FROM OLD.epoch
+       AND NOT (until_end AND state = {PermitState.HELD});
+    UPDATE {schema}.holdfast_permit SET owner = NULL
+     WHERE run = OLD.run AND unit = OLD.unit AND parked = OLD.epoch;
+    PERFORM {schema}.holdfast_notify_freed();
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_task_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.holdfast_lock_permits();
+    DELETE FROM {schema}.holdfast_permit WHERE run = OLD.run AND unit = OLD.unit;
+    PERFORM {schema}.holdfast_notify_freed();
+    RETURN NULL;
+END $$;
+
+-- A paused run neither waits for permits nor keeps granted ones.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_run_paused() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.holdfast_permit WHERE run = NEW.id AND state < {PermitState.HELD}) THEN
+        PERFORM {schema}.holdfast_lock_permits();
+        DELETE FROM {schema}.holdfast_permit WHERE run = NEW.id AND state < {PermitState.HELD};
+        PERFORM {schema}.holdfast_notify_freed();
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Keeps the counters: the limits of a returned permit are freed; a withdrawn permit leaves its group.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_permit_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_group {schema}.holdfast_permit_group;
+BEGIN
+    IF OLD.state = {PermitState.WAITING} THEN
+        UPDATE {schema}.holdfast_permit_group SET waiting = waiting - 1 WHERE id = OLD.grp RETURNING * INTO v_group;
+        IF v_group.head = OLD.id AND v_group.waiting > 0 THEN
+            PERFORM {schema}.holdfast_set_head(OLD.grp);
+        END IF;
+    ELSE
+        SELECT * INTO v_group FROM {schema}.holdfast_permit_group WHERE id = OLD.grp;
+        UPDATE {schema}.holdfast_limit_use AS u SET used = u.used - 1, freed = true
+          FROM unnest(v_group.names, v_group.keys) AS l (name, key) WHERE u.name = l.name AND u.key = l.key;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Set the first waiting permit of a group that has one.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_set_head(p_group BIGINT) RETURNS void LANGUAGE sql AS $$
+    UPDATE {schema}.holdfast_permit_group AS g
+       SET head = p.id, head_priority = p.priority, pass = CASE WHEN g.fair IS NULL THEN p.tag ELSE g.pass END
+      FROM (SELECT id, priority, tag FROM {schema}.holdfast_permit
+             WHERE grp = p_group AND state = {PermitState.WAITING} ORDER BY priority, id LIMIT 1) AS p
+     WHERE g.id = p_group
+$$;
+
+-- The room of a limit's key. tat: the theoretical arrival time after one more permit. ready_at: when the rate has room;
+-- NULL if it has, or if all permits are in use.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_room(
+    p_now BIGINT, p_name TEXT, p_key TEXT,
+    OUT free BOOLEAN, OUT ready_at BIGINT, OUT tat BIGINT, OUT pass DOUBLE PRECISION, OUT virtual DOUBLE PRECISION
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_limit {schema}.holdfast_limit;
+    v_used BIGINT;
+    v_full BOOLEAN;
+    v_interval BIGINT;
+    v_early BIGINT;
+BEGIN
+    SELECT * INTO v_limit FROM {schema}.holdfast_limit AS l WHERE l.name = p_name;
+    SELECT u.used, u.tat, u.pass, u.virtual INTO v_used, tat, pass, virtual
+      FROM {schema}.holdfast_limit_use AS u WHERE u.name = p_name AND u.key = p_key;
+    tat := coalesce(tat, 0);
+    pass := coalesce(pass, 0);
+    virtual := coalesce(virtual, 0);
+    v_full := coalesce(v_used >= v_limit.concurrency, v_limit.concurrency <= 0, false);
+    IF v_limit.rate_count IS NULL THEN
+        free := NOT v_full;
+        RETURN;
+    END IF;
+    v_interval := v_limit.rate_ms * 1000 / v_limit.rate_count;
+    tat := greatest(tat, p_now * 1000) + v_interval;
+    v_early := tat - v_limit.burst * v_interval - p_now * 1000;
+    free := NOT v_full AND v_early <= 0;
+    IF NOT v_full AND v_early > 0 THEN
+        ready_at := p_now + (v_early + 999) / 1000;
+    END IF;
+END $$;
+
+-- The position of the first limit without room; 0: all have room. If a rate has no room, note when it has.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_blocking(p_now BIGINT, p_names TEXT[], p_keys TEXT[]) RETURNS INTEGER
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_room RECORD;
+BEGIN
+    FOR i IN 1..cardinality(p_names) LOOP
+        v_room := {schema}.holdfast_room(p_now, p_names[i], p_keys[i]);
+        IF NOT v_room.free THEN
+            IF v_room.ready_at IS NOT NULL THEN
+                INSERT INTO {schema}.holdfast_limit_use AS u (name, key, ready_at)
+                VALUES (p_names[i], p_keys[i], v_room.ready_at)
+                ON CONFLICT (name, key) DO UPDATE SET ready_at = excluded.ready_at;
+            END IF;
+            RETURN i;
+        END IF;
+    END LOOP;
+    RETURN 0;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_fair_limit(p_names TEXT[]) RETURNS INTEGER LANGUAGE sql STABLE AS $$
+    SELECT min(n.ord)::int FROM unnest(p_names) WITH ORDINALITY AS n (name, ord)
+     WHERE (SELECT l.fair FROM {schema}.holdfast_limit AS l WHERE l.name = n.name)
+$$;
+
+-- Count a permit under its limits. The pass of its fair key increases by the inverse of the key's weight.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_take_permit(
+    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_granted_pass DOUBLE PRECISION
+) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_fair INTEGER := {schema}.holdfast_fair_limit(p_names);
+    v_room RECORD;
+    v_pass DOUBLE PRECISION;
+    v_virtual DOUBLE PRECISION;
+    v_weight DOUBLE PRECISION;
+BEGIN
+    FOR i IN 1..cardinality(p_names) LOOP
+        v_room := {schema}.holdfast_room(p_now, p_names[i], p_keys[i]);
+        v_pass := v_room.pass;
+        v_virtual := greatest(v_room.virtual, p_granted_pass);
+        IF i = v_fair THEN
+            v_virtual := greatest(v_pass, v_virtual);
+            SELECT coalesce((weights::jsonb ->> p_keys[i])::double precision, 1) INTO v_weight
+              FROM {schema}.holdfast_limit WHERE name = p_names[i];
+            v_pass := v_virtual + 1 / v_weight;
+            UPDATE {schema}.holdfast_permit_group SET pass = v_pass
+             WHERE names[fair] = p_names[i] AND keys[fair] = p_keys[i] AND waiting > 0;
+        END IF;
+        INSERT INTO {schema}.holdfast_limit_use AS u (name, key, used, tat, pass, virtual)
+        VALUES (p_names[i], p_keys[i], 1, v_room.tat, v_pass, v_virtual)
+        ON CONFLICT (name, key) DO UPDATE
+           SET used = u.used + 1, tat = excluded.tat, pass = excluded.pass, virtual = excluded.virtual;
+    END LOOP;
+END $$;
+
+-- Grant waiting permits for which freed limits, and rates that are ready, have room. Limits with keys come first; a group
+-- that could be granted competes at the last of its limits that is settled.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_settle_permits(p_now BIGINT) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_names TEXT[];
+    v_keys TEXT[];
+    v_ready BIGINT;
+BEGIN
+    SELECT array_agg(u.name ORDER BY u.key = '', u.name, u.key), array_agg(u.key ORDER BY u.key = '', u.name, u.key)
+      INTO v_names, v_keys
+      FROM (SELECT name, key FROM {schema}.holdfast_limit_use WHERE freed
+            UNION SELECT name, key FROM {schema}.holdfast_limit_use
+                   WHERE ready_at IS NOT NULL AND ready_at <= p_now) AS u;
+    FOR i IN 1..coalesce(cardinality(v_names), 0) LOOP
+        v_ready := {schema}.holdfast_grant_permits(p_now, v_names, v_keys, i);
+        UPDATE {schema}.holdfast_limit_use SET freed = false, ready_at = v_ready
+         WHERE name = v_names[i] AND key = v_keys[i];
+    END LOOP;
+END $$;
+
+-- Grant permits of the groups that wait at limit p_at of the freed limits. Returns when the rate of the limit has room,
+-- if groups wait for that.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_grant_permits(
+    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_at INTEGER
+) RETURNS BIGINT LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_group {schema}.holdfast_permit_group;
+    v_room RECORD;
+    v_elsewhere INTEGER;
+BEGIN
+    LOOP
+        SELECT * INTO v_group FROM {schema}.holdfast_permit_group
+         WHERE waiting > 0 AND name = p_names[p_at] AND key = p_keys[p_at]
+         ORDER BY name, key, pass, head_priority, head LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        v_room := {schema}.holdfast_room(p_now, p_names[p_at], p_keys[p_at]);
+        IF NOT v_room.free THEN
+            RETURN v_room.ready_at;
+        END IF;
+        v_elsewhere := {schema}.holdfast_blocking(p_now, v_group.names, v_group.keys);
+        IF v_elsewhere = 0 THEN
+            SELECT min(g.ord) INTO v_elsewhere
+              FROM unnest(v_group.names, v_group.keys) WITH ORDINALITY AS g (name, key, ord)
+              JOIN unnest(p_names, p_keys) WITH ORDINALITY AS f (name, key, ord) ON f.name = g.name AND f.key = g.key
+             WHERE f.ord > p_at;
+        END IF;
+        IF coalesce(v_elsewhere, 0) = 0 THEN
+            PERFORM {schema}.holdfast_grant_permit(p_now, v_group);
+        ELSE
+            v_room := {schema}.holdfast_room(p_now, v_group.names[v_elsewhere], v_group.keys[v_elsewhere]);
+            UPDATE {schema}.holdfast_permit_group
+               SET name = v_group.names[v_elsewhere], key = v_group.keys[v_elsewhere],
+                   pass = greatest(v_group.pass, v_room.virtual)
+             WHERE id = v_group.id;
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_grant_permit(p_now BIGINT, p_group {schema}.holdfast_permit_group)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.holdfast_take_permit(p_now, p_group.names, p_group.keys, p_group.pass);
+    UPDATE {schema}.holdfast_permit SET state = {PermitState.GRANTED}, woken = false WHERE id = p_group.head;
+    UPDATE {schema}.holdfast_permit_group SET waiting = waiting - 1 WHERE id = p_group.id;
+    IF p_group.waiting > 1 THEN
+        PERFORM {schema}.holdfast_set_head(p_group.id);
+    END IF;
+END $$;
+
+-- Make tasks due that have a granted permit and no owner. A locked task is left to the next exchange. Returns the number
+-- of tasks that became due.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_wake_granted(p_now BIGINT) RETURNS INTEGER LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_permit RECORD;
+    v_count INTEGER := 0;
+BEGIN
+    FOR v_permit IN
+        SELECT id, run, unit FROM {schema}.holdfast_permit
+         WHERE state = {PermitState.GRANTED} AND owner IS NULL AND NOT woken
+    LOOP
+        PERFORM FROM {schema}.holdfast_task WHERE run = v_permit.run AND unit = v_permit.unit
+           FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        UPDATE {schema}.holdfast_task SET run_at = p_now
+         WHERE run = v_permit.run AND unit = v_permit.unit AND owner IS NULL;
+        UPDATE {schema}.holdfast_permit SET woken = true WHERE id = v_permit.id;
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- Request a permit for a task that this transaction has locked. True: the permit is held.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_request_permit(
+    p_now BIGINT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT, p_step BYTEA, p_attempt BIGINT,
+    p_names TEXT[], p_keys TEXT[], p_priority BIGINT, p_until_end BOOLEAN, p_park BOOLEAN
+) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_found {schema}.holdfast_permit;
+    v_group {schema}.holdfast_permit_group;
+    v_fair INTEGER := {schema}.holdfast_fair_limit(p_names);
+    v_blocking INTEGER := 0;
+    v_tag DOUBLE PRECISION;
+    v_pass DOUBLE PRECISION;
+    v_held BOOLEAN;
+    v_id BIGINT;
+BEGIN
+    SELECT * INTO v_found FROM {schema}.holdfast_permit
+     WHERE run = p_run AND unit = p_unit AND step = p_step
+       AND (state < {PermitState.HELD} OR attempt = p_attempt OR until_end)
+     ORDER BY state LIMIT 1;
+    IF FOUND THEN
+        v_held := v_found.state <> {PermitState.WAITING};
+        UPDATE {schema}.holdfast_permit
+           SET state = CASE WHEN v_held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, owner = p_owner,
+               epoch = p_epoch, attempt = p_attempt, parked = CASE WHEN p_park AND NOT v_held THEN p_epoch END
+         WHERE id = v_found.id;
+        RETURN v_held;
+    END IF;
+    UPDATE {schema}.holdfast_task SET permits = true WHERE run = p_run AND unit = p_unit AND NOT permits;
+    SELECT * INTO v_group FROM {schema}.holdfast_permit_group WHERE names = p_names AND keys = p_keys;
+    IF NOT FOUND THEN
+        INSERT INTO {schema}.holdfast_permit_group (names, keys, fair) VALUES (p_names, p_keys, v_fair)
+        RETURNING * INTO v_group;
+    END IF;
+    IF v_group.waiting = 0 THEN
+        v_blocking := {schema}.holdfast_blocking(p_now, p_names, p_keys);
+    END IF;
+    v_held := v_group.waiting = 0 AND v_blocking = 0;
+    SELECT coalesce(max(u.virtual), 0) INTO v_tag FROM unnest(p_names, p_keys) AS l (name, key)
+      JOIN {schema}.holdfast_limit_use AS u ON u.name = l.name AND u.key = l.key;
+    INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch,
+                                          parked)
+    VALUES (p_run, p_unit, p_step, p_attempt, v_group.id,
+            CASE WHEN v_held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, p_priority, v_tag, p_until_end,
+            p_owner, p_epoch, CASE WHEN p_park AND NOT v_held THEN p_epoch END)
+    RETURNING id INTO v_id;
+    IF v_held THEN
+        PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, 0);
+    ELSIF v_group.waiting > 0 THEN
+        UPDATE {schema}.holdfast_permit_group
+           SET waiting = waiting + 1, head = CASE WHEN p_priority < head_priority THEN v_id ELSE head END,
+               head_priority = least(head_priority, p_priority),
+               pass = CASE WHEN fair IS NULL AND p_priority < head_priority THEN v_tag ELSE pass END
+         WHERE id = v_group.id;
+    ELSE
+        v_pass := v_tag;
+        IF v_fair IS NOT NULL THEN
+            SELECT greatest(v_tag, max(u.pass)) INTO v_pass FROM {schema}.holdfast_limit_use AS u
+             WHERE u.name = p_names[v_fair] AND u.key = p_keys[v_fair];
+        END IF;
+        UPDATE {schema}.holdfast_permit_group
+           SET waiting = 1, name = p_names[v_blocking], key = p_keys[v_blocking], pass = v_pass,
+               head_priority = p_priority, head = v_id, fair = v_fair
+         WHERE id = v_group.id;
+    END IF;
+    RETURN v_held;
+END $$;
+
+-- One exchange of a worker: returns, parks, grants, requests. p_all: return all permits that the worker holds, because
+-- the reply to an earlier attempt of this call was lost. The arrays of limits hold JSON lists of [name, key].
+CREATE OR REPLACE FUNCTION {schema}.holdfast_exchange_permits(
+    p_now BIGINT, p_store TEXT, p_all BOOLEAN, p_owner TEXT, {exchange.parameters}
+) RETURNS TABLE (results INTEGER[], granted_run BIGINT[], granted_unit BIGINT[], granted_step BYTEA[],
+                 granted_attempt BIGINT[], granted_epoch BIGINT[], due BOOLEAN, next_at BIGINT) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_request RECORD;
+    v_held BOOLEAN;
+    v_signal INTEGER;
+    v_woken INTEGER;
+BEGIN
+    IF cardinality(p_q_run) = 0 AND cardinality(p_x_run) = 0 AND cardinality(p_k_run) = 0 AND NOT p_all
+       AND NOT EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE freed)
+       AND NOT EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= v_now)
+       AND NOT EXISTS (SELECT FROM {schema}.holdfast_permit
+                        WHERE state = {PermitState.GRANTED} AND (owner = p_owner OR (owner IS NULL AND NOT woken))) THEN
+        SELECT false, min(ready_at) INTO due, next_at FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    PERFORM FROM {schema}.holdfast_task AS t
+      WHERE (t.run, t.unit) IN (SELECT q.run, q.unit FROM unnest(p_q_run, p_q_unit) AS q (run, unit))
+      ORDER BY t.run, t.unit FOR NO KEY UPDATE;
+    PERFORM {schema}.holdfast_lock_permits();
+    DELETE FROM {schema}.holdfast_permit AS p USING {exchange.returns.rows}
+     WHERE p.run = x.run AND p.unit = x.unit AND p.step = x.step AND p.attempt = x.attempt AND p.owner = x.owner
+       AND p.epoch = x.epoch;
+    UPDATE {schema}.holdfast_permit AS p SET parked = p.epoch FROM {exchange.parked.rows}
+     WHERE p.run = k.run AND p.unit = k.unit AND p.owner = k.owner AND p.epoch = k.epoch
+       AND p.state < {PermitState.HELD};
+    PERFORM {schema}.holdfast_settle_permits(v_now);
+    results := '{}';
+    FOR v_request IN
+        SELECT q.*, ARRAY(SELECT l ->> 0 FROM jsonb_array_elements(q.limits::jsonb) AS l) AS names,
+               ARRAY(SELECT l ->> 1 FROM jsonb_array_elements(q.limits::jsonb) AS l) AS keys
+          FROM {exchange.requests.numbered_rows} ORDER BY q.ord
+    LOOP
+        SELECT t.signal INTO v_signal FROM {schema}.holdfast_task AS t
+         WHERE t.run = v_request.run AND t.unit = v_request.unit AND (t.owner = v_request.owner) IS TRUE
+           AND t.epoch = v_request.epoch;
+        IF NOT FOUND THEN
+            results := results || {PermitResult.LOST};
+            CONTINUE;
+        END IF;
+        v_held := {schema}.holdfast_request_permit(
+            v_now, v_request.run, v_request.unit, v_request.owner, v_request.epoch, v_request.step, v_request.attempt,
+            v_request.names, v_request.keys, v_request.priority, v_request.until_end, v_request.park);
+        results := results || CASE WHEN v_held THEN {PermitResult.HELD} ELSE {PermitResult.WAITING} END;
+        IF v_request.park AND NOT v_held THEN
+            UPDATE {schema}.holdfast_task
+               SET owner = NULL, lease_until = NULL, run_at = NULL, lost = losses > 0, signal = 0
+             WHERE run = v_request.run AND unit = v_request.unit;
+            IF v_signal & {Signal.PAUSE} <> 0 THEN
+                UPDATE {schema}.holdfast_run SET status = {Status.PAUSED}, note = NULL, updated_at = v_now
+                 WHERE id = v_request.run;
+            END IF;
+        END IF;
+    END LOOP;
+    v_woken := {schema}.holdfast_wake_granted(v_now);
+    IF v_woken > 0 THEN
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+    IF EXISTS (SELECT FROM {schema}.holdfast_permit
+                WHERE state = {PermitState.GRANTED} AND owner IS NOT NULL AND owner <> p_owner) THEN
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+    WITH held AS (
+        UPDATE {schema}.holdfast_permit SET state = {PermitState.HELD}
+         WHERE state = {PermitState.GRANTED} AND owner = p_owner RETURNING *
+    )
+    SELECT array_agg(run), array_agg(unit), array_agg(step), array_agg(attempt), array_agg(epoch)
+      INTO granted_run, granted_unit, granted_step, granted_attempt, granted_epoch FROM held;
+    IF p_all THEN
+        SELECT array_agg(run), array_agg(unit), array_agg(step), array_agg(attempt), array_agg(epoch)
+          INTO granted_run, granted_unit, granted_step, granted_attempt, granted_epoch
+          FROM {schema}.holdfast_permit WHERE state = {PermitState.HELD} AND owner = p_owner;
+    END IF;
+    IF EXISTS (SELECT FROM {schema}.holdfast_permit
+                WHERE state = {PermitState.GRANTED} AND owner IS NULL AND NOT woken) THEN
+        next_at := v_now + {WAKE_RETRY_MS};
+    ELSE
+        SELECT min(ready_at) INTO next_at FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL;
+    END IF;
+    due := v_woken > 0;
+    RETURN NEXT;
+END $$;

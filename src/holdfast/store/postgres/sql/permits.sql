@@ -1,0 +1,39 @@
+-- name: limits
+SELECT name, concurrency, rate_count, rate_ms, burst, fair, weights, declared
+  FROM {schema}.holdfast_limit ORDER BY name;
+
+-- name: lock
+SELECT {schema}.holdfast_lock_permits();
+
+-- name: set_limit
+INSERT INTO {schema}.holdfast_limit AS l (name, concurrency, rate_count, rate_ms, burst, fair, weights, declared)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (name) DO UPDATE
+   SET concurrency = excluded.concurrency, rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
+       burst = excluded.burst, fair = excluded.fair, weights = excluded.weights,
+       declared = coalesce(excluded.declared, l.declared);
+
+-- name: mark_freed
+WITH freed AS (UPDATE {schema}.holdfast_limit_use SET freed = true WHERE name = $1)
+SELECT pg_notify('{channel}', 'permits');
+
+-- name: use_of_limit
+SELECT coalesce(sum(used), 0)::bigint, count(*) FILTER (WHERE used > 0),
+       (SELECT coalesce(sum(waiting), 0)::bigint FROM {schema}.holdfast_permit_group
+         WHERE waiting > 0 AND name = $1 AND ($2::text IS NULL OR key = $2))
+  FROM {schema}.holdfast_limit_use WHERE name = $1 AND ($2::text IS NULL OR key = $2);
+
+-- name: exchange
+SELECT * FROM {schema}.holdfast_exchange_permits($1, $2, $3, $4, {exchange.arguments});
+
+-- name: positions
+SELECT p.step, g.name, g.key, u.used, l.concurrency,
+       (SELECT count(*) FROM (SELECT FROM {schema}.holdfast_permit AS q
+                               WHERE q.grp = p.grp AND q.state = {PermitState.WAITING}
+                                 AND (q.priority, q.id) < (p.priority, p.id) LIMIT $2) AS before),
+       g.waiting, u.ready_at
+  FROM {schema}.holdfast_permit AS p
+  JOIN {schema}.holdfast_permit_group AS g ON g.id = p.grp
+  LEFT JOIN {schema}.holdfast_limit_use AS u ON u.name = g.name AND u.key = g.key
+  LEFT JOIN {schema}.holdfast_limit AS l ON l.name = g.name
+ WHERE p.run = $1 AND p.state = {PermitState.WAITING} ORDER BY p.id LIMIT 10;

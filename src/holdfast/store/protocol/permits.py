@@ -1,0 +1,194 @@
+"""Limits and permits: how many attempts and runs may be in progress at the same time, and how fast they may start.
+
+A **limit** has a name, a maximum of concurrent permits (``concurrency``) and a maximum rate (``Pace``); both hold for
+each key of the limit separately. A **permit** is the right of one attempt, unit or run to be in progress under all of
+its limits. It *waits*, is *granted*, and is *held* from the moment its owner learns of the grant. A granted or held
+permit counts towards all of its limits; a waiting permit counts towards none.
+
+A permit belongs to its task. Every write that ends the ownership of the task (release, loss, pause, end, takeover)
+deletes the task's permits in the same transaction, by triggers of the database; the exceptions are permits that were
+parked under this very ownership, and held permits that are kept until the end of the run (``PermitRequest.until_end``).
+
+Permits with equal limits and keys form a **group**. All permits of a group wait for the same limit, so only groups are
+moved when a limit has room. A group waits at a limit that has no room (the *blocking* limit). The exceptions are
+limits that are marked as **freed**, until the next ``exchange_permits``, which grants what they have room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from holdfast.store.protocol.control import Audit
+from holdfast.store.protocol.units import TaskRef
+
+
+class Pace(NamedTuple):
+    """A rate: ``permits`` in ``per_ms`` on average, and at most ``burst`` at once (GCRA)."""
+
+    permits: int
+    per_ms: int
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitValues:
+    """The values of a limit. ``weights``: the shares of keys under a fair limit, 1 for a key that has none."""
+
+    concurrency: int | None = None
+    rate: Pace | None = None
+    fair: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+class LimitKey(NamedTuple):
+    """A limit and one of its keys; the key of a limit without keys is empty."""
+
+    name: str
+    key: str = ""
+
+
+def ordered_limits(keys: Sequence[LimitKey]) -> list[LimitKey]:
+    """Limits in the order in which they are settled: limits with keys first, which have room for fewer permits."""
+    return sorted(set(keys), key=lambda one: (one.key == "", one))
+
+
+# --- requests about limits
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareLimits:
+    """Store the limits that the code declares.
+
+    A limit that was changed at run time keeps its values until the code declares others than before.
+    """
+
+    declared: Mapping[str, LimitValues]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLimit:
+    """Set values of a limit at run time. Permits that are held stay held, also above a lower limit."""
+
+    name: str
+    values: LimitValues
+    audit: Audit | None = None
+
+
+class ReadLimits(NamedTuple):
+    """Read limits: all, or one; with the use of one key, or the sum over all keys (None)."""
+
+    name: str | None = None
+    key: str | None = None
+
+
+LimitRequest = DeclareLimits | ChangeLimit | ReadLimits
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRecord:
+    """A stored limit and its use."""
+
+    name: str
+    values: LimitValues
+    declared: LimitValues | None
+    """The values in the code; None: the limit was created at run time."""
+    used: int
+    """Permits that are granted or held."""
+    waiting: int
+    """Permits that wait at this limit."""
+    keys: int
+    """Keys with permits in use."""
+
+
+# --- requests about permits
+
+
+@dataclass(frozen=True, slots=True)
+class PermitRequest:
+    """Request a permit for an attempt, a unit or a run; a repeated request returns the same permit."""
+
+    task: TaskRef
+    step: str
+    """The key of the step; empty for the task as a whole."""
+    attempt: int
+    limits: Sequence[LimitKey]
+    priority: int = 0
+    until_end: bool = False
+    """Hold the permit until the run ends, also while its task has no owner."""
+    park: bool = False
+    """If the permit has to wait, release the task in the same transaction. A grant makes the task due."""
+
+
+class PermitReturn(NamedTuple):
+    """Return a permit, or withdraw a waiting one. Ignored if the task has another owner by now."""
+
+    task: TaskRef
+    step: str
+    attempt: int
+
+
+class PermitPark(NamedTuple):
+    """Keep the waiting permits of a task when its owner releases it. A grant then makes the task due."""
+
+    task: TaskRef
+
+
+@dataclass(frozen=True, slots=True)
+class PermitExchange:
+    """One exchange of a worker: returns first, then requests; then everything that has room is granted."""
+
+    owner: str
+    returns: Sequence[PermitReturn] = ()
+    requests: Sequence[PermitRequest] = ()
+    parked: Sequence[PermitPark] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not (self.returns or self.requests or self.parked)
+
+
+class PermitResult(Enum):
+    HELD = 1
+    WAITING = 2
+    LOST = 3
+    """The fence did not hold; nothing was written."""
+
+
+class GrantedPermit(NamedTuple):
+    """A permit that had to wait, and that its owner holds now."""
+
+    run: int
+    unit: int
+    step: str
+    attempt: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PermitReply:
+    results: Sequence[PermitResult] = ()
+    """One for each request."""
+    granted: Sequence[GrantedPermit] = ()
+    """Permits of tasks that the worker owns, granted since its last exchange."""
+    due: bool = False
+    """True if tasks without an owner became due."""
+    next_at: int | None = None
+    """When a rate has room again; None: no permit waits for a rate."""
+
+
+class PermitPosition(NamedTuple):
+    """A permit of a run that waits, for ``why``."""
+
+    step: str
+    limit: LimitKey
+    """The limit that has no room."""
+    used: int
+    concurrency: int | None
+    before: int | None
+    """Number of permits that will be granted first under this limit; None: not known exactly."""
+    waiting: int
+    ready_at: int | None
+    """When the rate has room; None: the permit waits for a permit to be returned."""

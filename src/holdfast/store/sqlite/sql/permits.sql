@@ -1,0 +1,153 @@
+-- name: limits
+SELECT name, concurrency, rate_count, rate_ms, burst, fair, weights, declared FROM holdfast_limit ORDER BY name;
+
+-- name: set_limit
+INSERT INTO holdfast_limit (name, concurrency, rate_count, rate_ms, burst, fair, weights, declared)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (name) DO UPDATE
+   SET concurrency = excluded.concurrency, rate_count = excluded.rate_count, rate_ms = excluded.rate_ms,
+       burst = excluded.burst, fair = excluded.fair, weights = excluded.weights,
+       declared = coalesce(excluded.declared, declared);
+
+-- name: mark_freed
+UPDATE holdfast_limit_use SET freed = 1 WHERE name = ?1;
+
+-- name: use_of_limit
+SELECT coalesce(sum(used), 0), count(*) FILTER (WHERE used > 0) FROM holdfast_limit_use
+ WHERE name = ?1 AND (?2 IS NULL OR key = ?2);
+
+-- name: waiting_at
+SELECT coalesce(sum(waiting), 0) FROM holdfast_permit_group
+ WHERE waiting > 0 AND name = ?1 AND (?2 IS NULL OR key = ?2);
+
+-- Work for an exchange that has nothing to send: limits with room, and grants that the worker has not learned of.
+-- name: has_work
+SELECT EXISTS (SELECT 1 FROM holdfast_limit_use WHERE freed = 1)
+    OR EXISTS (SELECT 1 FROM holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= ?2)
+    OR EXISTS (SELECT 1 FROM holdfast_permit WHERE state = 1 AND owner = ?1)
+    OR EXISTS (SELECT 1 FROM holdfast_permit WHERE state = 1 AND owner IS NULL);
+
+-- name: has_due
+SELECT EXISTS (SELECT 1 FROM holdfast_permit WHERE state = 1 AND owner IS NULL);
+
+-- name: next_ready
+SELECT min(ready_at) FROM holdfast_limit_use WHERE ready_at IS NOT NULL;
+
+-- name: fence
+SELECT EXISTS (SELECT 1 FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4);
+
+-- name: return
+DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND step = ?3 AND attempt = ?4 AND owner = ?5 AND epoch = ?6;
+
+-- The permit of a step that an earlier request of the run asked for: one that is not held comes first.
+-- name: find
+SELECT id, state FROM holdfast_permit
+ WHERE run = ?1 AND unit = ?2 AND step = ?3 AND (state < 2 OR attempt = ?4 OR until_end = 1)
+ ORDER BY state LIMIT 1;
+
+-- name: adopt
+UPDATE holdfast_permit SET state = ?2, owner = ?3, epoch = ?4, attempt = ?5, parked = ?6 WHERE id = ?1;
+
+-- name: insert
+INSERT INTO holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch, parked)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+RETURNING id;
+
+-- name: mark_task
+UPDATE holdfast_task SET permits = 1 WHERE run = ?1 AND unit = ?2 AND permits = 0;
+
+-- name: park
+UPDATE holdfast_permit SET parked = epoch
+ WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4 AND state < 2;
+
+-- A task that is released because its permit has to wait: due when the permit is granted.
+-- name: release
+UPDATE holdfast_task
+   SET owner = NULL, lease_until = NULL, run_at = NULL, lost = losses > 0, signal = 0
+ WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
+
+-- name: signal_of
+SELECT signal FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
+
+-- name: use
+SELECT used, tat, pass, virtual FROM holdfast_limit_use WHERE name = ?1 AND key = ?2;
+
+-- name: take
+INSERT INTO holdfast_limit_use (name, key, used, tat, pass, virtual) VALUES (?1, ?2, 1, ?3, ?4, ?5)
+ON CONFLICT (name, key) DO UPDATE SET used = used + 1, tat = excluded.tat, pass = excluded.pass,
+                                      virtual = excluded.virtual;
+
+-- name: group
+SELECT id, waiting FROM holdfast_permit_group WHERE limits = ?1;
+
+-- name: insert_group
+INSERT INTO holdfast_permit_group (limits, fair_name, fair_key) VALUES (?1, ?2, ?3) RETURNING id;
+
+-- A group whose first permit begins to wait.
+-- name: activate
+UPDATE holdfast_permit_group
+   SET waiting = 1, name = ?2, key = ?3, pass = ?4, head_priority = ?5, head = ?6, fair_name = ?7, fair_key = ?8
+ WHERE id = ?1;
+
+-- name: enqueue
+UPDATE holdfast_permit_group
+   SET waiting = waiting + 1,
+       pass = iif(fair_name IS NULL AND ?2 < head_priority, ?4, pass),
+       head = iif(?2 < head_priority, ?3, head),
+       head_priority = min(head_priority, ?2)
+ WHERE id = ?1;
+
+-- name: freed
+SELECT name, key FROM holdfast_limit_use WHERE freed = 1
+UNION
+SELECT name, key FROM holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= ?1;
+
+-- name: settled
+UPDATE holdfast_limit_use SET freed = 0, ready_at = ?3 WHERE name = ?1 AND key = ?2;
+
+-- name: set_ready
+INSERT INTO holdfast_limit_use (name, key, ready_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (name, key) DO UPDATE SET ready_at = excluded.ready_at;
+
+-- The next group that waits at a limit.
+-- name: next_group
+SELECT id, limits, pass, head, waiting FROM holdfast_permit_group
+ WHERE waiting > 0 AND name = ?1 AND key = ?2 ORDER BY pass, head_priority, head LIMIT 1;
+
+-- name: move_group
+UPDATE holdfast_permit_group SET name = ?2, key = ?3, pass = max(pass, ?4) WHERE id = ?1;
+
+-- name: grant
+UPDATE holdfast_permit SET state = 1 WHERE id = ?1 RETURNING run, unit, owner;
+
+-- name: after_grant
+UPDATE holdfast_permit_group SET waiting = waiting - 1 WHERE id = ?1;
+
+-- name: next_head
+UPDATE holdfast_permit_group
+   SET (head_priority, head, pass) = (
+           SELECT priority, id, iif(fair_name IS NULL, tag, pass) FROM holdfast_permit
+            WHERE grp = ?1 AND state = 0 ORDER BY priority, id LIMIT 1)
+ WHERE id = ?1;
+
+-- name: set_pass
+UPDATE holdfast_permit_group SET pass = ?3 WHERE fair_name = ?1 AND fair_key = ?2 AND waiting > 0;
+
+-- A task without an owner that got a permit is due. A task that is not active any more has no permits.
+-- name: make_due
+UPDATE holdfast_task SET run_at = ?3 WHERE run = ?1 AND unit = ?2 AND owner IS NULL;
+
+-- name: hold_granted
+UPDATE holdfast_permit SET state = 2 WHERE state = 1 AND owner = ?1
+RETURNING run, unit, step, attempt, epoch;
+
+-- name: positions
+SELECT p.step, g.name, g.key, g.waiting, u.used, l.concurrency, u.ready_at,
+       (SELECT count(*) FROM (SELECT 1 FROM holdfast_permit AS q
+                               WHERE q.grp = p.grp AND q.state = 0 AND (q.priority, q.id) < (p.priority, p.id)
+                               LIMIT ?2))
+  FROM holdfast_permit AS p
+  JOIN holdfast_permit_group AS g ON g.id = p.grp
+  LEFT JOIN holdfast_limit_use AS u ON u.name = g.name AND u.key = g.key
+  LEFT JOIN holdfast_limit AS l ON l.name = g.name
+ WHERE p.run = ?1 AND p.state = 0 ORDER BY p.id LIMIT 10;

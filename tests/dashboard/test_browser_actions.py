@@ -1,0 +1,207 @@
+"""Actions in a real browser: limits, schedules, queues, forks with other results, events, graphs, gestures.
+
+The tests of this module share one server; each uses runs of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from browser_shop import define_shop
+from browser_visit import serve, visit
+
+from holdfast import Context, Holdfast, Rate, Retry
+
+if TYPE_CHECKING:
+    from browser_visit import Served
+    from playwright.async_api import Browser
+
+
+@pytest_asyncio.fixture(scope="module")
+async def busy_shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    app = Holdfast(f"sqlite:///{tmp_path_factory.mktemp('busy')}/shop.db")
+    define_shop(app)
+    _define_busy(app)
+    async with serve(app) as served:
+        await app.start("etl", 4, id="e-1")
+        yield served
+
+
+def _define_busy(app: Holdfast) -> None:
+    app.limit("bank", concurrency=5, rate=Rate(100, "1 minute"))
+
+    @app.step
+    async def quote(total: int) -> dict[str, int]:
+        return {"total": total}
+
+    @app.workflow
+    async def sale(ctx: Context, total: int) -> int:
+        quoted = await quote(total)
+        ctx.log.info("quoted", quoted)
+        await ctx.sleep("cool off", 0.1)
+        await ctx.wait_for_event("go", type="go", timeout="24 hours")
+        ctx.log.info("after the event")
+        return quoted["total"]
+
+    app.schedule("nightly", sale, params=5, cron="0 3 * * *", overlap="allow")
+    crawl = app.graph("crawl")
+
+    @crawl.node
+    async def shops(params: int) -> list[int]:
+        return list(range(params))
+
+    @crawl.node(map=shops, retry=Retry(limit=2, delay="1 hour", backoff="constant"))
+    async def fetch(shops: int) -> int:
+        if shops == 3:
+            raise ConnectionError("HTTP 429")
+        return shops
+
+    @crawl.node(after=[fetch])
+    async def load(fetch: list[int]) -> int:
+        return sum(fetch)
+
+
+async def _waiting(app: Holdfast, workflow: str, params: Any, id: str, *, type: str = "go") -> None:
+    """Start a run, and wait until it waits for the event."""
+    run = await app.start(workflow, params, id=id)
+    async with asyncio.timeout(20):
+        while type not in (await run.describe()).why:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_limit_is_changed_on_the_page_and_enforced_at_once(chromium: Browser, busy_shop: Served) -> None:
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("flow")
+        await user.page.click("[aria-label='More for bank']")
+        await user.page.click("[aria-label='More for bank']")
+        await user.page.click("text=Apply…")
+        await user.sees("2 more may start at once", "dialog")
+        await user.page.fill("dialog input", "the bank answers again")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("changed", "table")
+
+    [bank] = await busy_shop.app.list_limits()
+    assert bank.concurrency == 7
+
+
+async def test_a_schedule_is_paused_resumed_triggered_and_backfilled(chromium: Browser, busy_shop: Served) -> None:
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("flow")
+        for word, on in (("Pause", "false"), ("Resume", "true")):
+            await user.page.click("[aria-label='Schedule nightly']")
+            await user.sees(word, "dialog")
+            await user.page.click("dialog .primary")
+            await user.page.wait_for_selector(f"[aria-label='Schedule nightly'][aria-checked={on}]")
+        await user.page.click("button:has-text('nightly')")
+        for word in ("Trigger", "Backfill"):
+            await user.page.click(f"text={word}{' now' if word == 'Trigger' else ''}…")
+            await user.page.click("dialog .primary")
+            await user.sees(f"{word}: done", ".toast")
+
+        await user.open("runs?q=workflow:sale")
+        await user.page.wait_for_function("() => document.querySelectorAll('.runs tbody tr').length >= 2")
+
+
+async def test_a_queue_is_paused_on_the_page(chromium: Browser, busy_shop: Served) -> None:
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("flow")
+        for word, on, paused in (("Pause", "false", True), ("Resume", "true", False)):
+            await user.page.click("[aria-label='Queue default']")
+            await user.sees(word, "dialog")
+            await user.page.click("dialog .primary")
+            await user.page.wait_for_selector(f"[aria-label='Queue default'][aria-checked={on}]")
+            assert [queue.paused for queue in await busy_shop.app.queues() if queue.name == "default"] == [paused]
+
+
+async def test_a_fork_goes_on_with_another_result_of_an_earlier_step(chromium: Browser, busy_shop: Served) -> None:
+    await _waiting(busy_shop.app, "sale", 10, "fork-me")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/sale/fork-me?sel=cool%20off")
+        await user.page.click("text=Fork from here…")
+        await user.page.select_option("dialog [aria-label='Earlier step']", "quote")
+        await user.page.click("text=Change its result")
+        await user.page.fill("dialog textarea", '{"total": 99}')
+        await user.page.fill("dialog label:has-text('Id of the new') input", "forked")
+        await user.page.click("dialog .primary")
+        await user.sees("Forked sale/fork-me", ".toast")
+
+    forked = await busy_shop.app.get("sale", "forked")
+    await forked.send_event("go", None)
+    assert await forked.result(timeout=20) == 99
+
+
+async def test_an_event_is_sent_to_a_run_from_the_page_of_its_workflow(chromium: Browser, busy_shop: Served) -> None:
+    await _waiting(busy_shop.app, "fulfil", {"id": "o-9"}, "o-9", type="approval")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("workflows/fulfil")
+        await user.page.click("text=Send approval…")
+        assert await user.page.is_disabled("dialog .primary")
+        await user.page.fill("dialog label:has-text('Run') input", "o-9")
+        await user.page.fill("#field-by", "bob")
+        await user.page.click("dialog .primary")
+        await user.sees("Send event: fulfil/o-9", ".toast")
+
+    run = await busy_shop.app.get("fulfil", "o-9")
+    assert (await run.result(timeout=20))["by"] == "bob"
+
+
+async def test_a_graph_shows_its_items_by_state_and_the_path_to_the_running_node(
+    chromium: Browser, busy_shop: Served
+) -> None:
+    await busy_shop.app.start("crawl", 8, id="c-1")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/crawl/c-1?node=fetch")
+        await user.page.wait_for_selector("svg.canvas >> text=7 of 8")
+        await user.page.wait_for_selector("svg.canvas >> text=1 retry")
+        await user.page.wait_for_selector(".edge.critical", state="attached")
+        await user.sees("ConnectionError", ".detail")
+        assert await user.page.locator(".edge.critical").count() == 1
+
+
+async def test_idle_time_is_folded_also_if_the_steps_took_no_time(chromium: Browser, busy_shop: Served) -> None:
+    await _waiting(busy_shop.app, "sale", 10, "folded")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/sale/folded")
+        await user.sees("fold", ".timeline-tools")
+        await user.page.wait_for_selector(".fold-label")
+        await user.page.keyboard.press("t")
+        await user.page.wait_for_function("() => document.querySelectorAll('.fold-label').length === 0")
+
+
+async def test_the_timeline_is_zoomed_by_the_wheel_and_panned_by_the_mouse(
+    chromium: Browser, busy_shop: Served
+) -> None:
+    await _waiting(busy_shop.app, "sale", 10, "zoomed")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/sale/zoomed")
+        await user.page.wait_for_selector(".w-row")
+        await user.page.mouse.move(900, 400)
+        await user.page.keyboard.down("Control")
+        for _ in range(4):
+            await user.page.mouse.wheel(0, -200)
+        await user.page.keyboard.up("Control")
+        await user.page.wait_for_function("() => location.hash.includes('z=')")
+        zoomed = user.page.url
+
+        await user.page.mouse.down()
+        await user.page.mouse.move(700, 400, steps=4)
+        await user.page.mouse.up()
+        await user.page.wait_for_function("(before) => location.href !== before", arg=zoomed)
+
+
+async def test_the_log_is_followed_while_the_run_goes_on(chromium: Browser, busy_shop: Served) -> None:
+    await _waiting(busy_shop.app, "sale", 10, "logged")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/sale/logged?tab=logs")
+        await user.sees("quoted", ".log-lines")
+        await user.sees("Live", ".live")
+        await (await busy_shop.app.get("sale", "logged")).send_event("go", None)
+        await user.sees("after the event", ".log-lines")
+        assert (await user.text(".log-lines")).count("quoted") == 1

@@ -1,0 +1,146 @@
+"""The page of one run in a real browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from browser_visit import visit
+
+if TYPE_CHECKING:
+    from browser_visit import Served
+    from playwright.async_api import Browser
+
+
+async def test_the_timeline_shows_every_attempt_and_its_error(chromium: Browser, stored_shop: Served) -> None:
+    async with visit(chromium, stored_shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.sees("charge", ".w-row")
+        await user.page.click(".w-row:has-text('charge')")
+
+        await user.sees("ConnectionError", ".detail")
+        await user.sees("pay_1", ".detail")
+        await user.sees("redacted", ".detail")
+        assert "hidden" not in await user.text(".detail .json")
+        assert "sel=charge" in user.page.url
+
+
+async def test_the_timeline_is_a_treegrid_that_keys_fold_and_zoom(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.sees("check", ".w-row")
+        await user.page.keyboard.press("j")
+        await user.page.keyboard.press("Enter")
+        await user.page.wait_for_function("() => document.querySelectorAll('.w-row').length === 1")
+        await user.page.keyboard.press("Enter")
+        await user.sees("charge", "[role=treegrid] [role=row]")
+
+        await user.page.keyboard.press("+")
+        await user.page.wait_for_function("() => location.hash.includes('z=')")
+        await user.page.keyboard.press("0")
+        await user.page.wait_for_function("() => !location.hash.includes('z=')")
+        await user.page.keyboard.press("t")
+        await user.page.wait_for_function("() => location.hash.includes('fold=0')")
+
+
+async def test_values_with_markup_are_shown_as_text_and_large_ones_are_folded(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/hostile/h-1?tab=logs")
+        await user.sees("<img src=x onerror=", ".log-lines")
+        await user.sees("\\u202e", ".log-lines")
+        for tab in ("timeline", "facts", "mailbox"):
+            await user.open(f"run/hostile/h-1?tab={tab}")
+        await user.open("run/hostile/h-1?tab=code")
+        await user.sees("Locals", ".code-side")
+        assert "broken" not in await user.page.title()
+        assert await user.page.locator("img, main script").count() == 0
+
+
+async def test_a_pause_asks_with_its_effect_and_its_reason_is_in_the_audit(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.sees("waiting", ".badge")
+        await user.page.keyboard.press("p")
+        await user.sees("No more code of the run is executed", "dialog")
+        await user.page.keyboard.type("a holiday")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("paused", ".badge")
+
+        await user.page.click("text=Resume…")
+        await user.sees("The run goes on", "dialog")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("waiting", ".badge")
+        await user.open("run/fulfil/o-1?tab=audit")
+        await user.sees("pause", "table")
+
+
+async def test_an_event_sent_from_its_form_completes_the_run(chromium: Browser, stored_shop: Served) -> None:
+    async with visit(chromium, stored_shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.page.click("text=Send approval…")
+        await user.page.fill("#field-by", "ann")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("complete", ".badge")
+    assert (await (await stored_shop.app.get("fulfil", "o-1")).result())["by"] == "ann"
+
+
+async def test_a_run_is_started_from_the_form_of_its_workflow(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("workflows/fulfil")
+        await user.page.click("text=Start a run…")
+        await user.page.fill("#field-id", "o-7")
+        await user.page.fill("#field-total", "many")
+        await user.page.click("dialog .primary")
+        await user.sees("a whole number is needed", "dialog")
+        await user.page.fill("#field-total", "70")
+        await user.page.click("dialog .primary")
+        await user.sees("waiting for an event", ".why")
+        await user.sees("70", ".chips")
+
+
+TYPE_AT_ONCE = """new MutationObserver((_, observer) => {
+  const field = document.querySelector('#field-id');
+  if (!field) return;
+  observer.disconnect();
+  field.value = 'o-8';
+  field.dispatchEvent(new Event('input', { bubbles: true }));
+}).observe(document, { childList: true, subtree: true });"""
+
+
+async def test_a_value_typed_before_the_form_is_painted_is_kept(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("workflows/fulfil")
+        await user.page.evaluate(TYPE_AT_ONCE)
+        await user.page.click("text=Start a run…")
+        await user.page.fill("#field-total", "80")
+
+        assert await user.page.input_value("#field-id") == "o-8"
+
+
+async def test_an_errored_run_is_retried_forked_and_deleted(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-2?sel=invoice")
+        await user.sees("errored", ".badge")
+        await user.page.click("text=Fork from here…")
+        await user.sees("A new instance starts", "dialog")
+        await user.page.click("dialog .primary")
+        await user.sees("Forked fulfil/o-2", ".toast")
+
+        await user.page.click("[aria-label='More actions']")
+        await user.page.click(".menu >> text=Delete…")
+        assert await user.page.is_disabled("dialog .primary")
+        await user.page.fill("dialog [inputmode=numeric]", "1")
+        await user.page.click("dialog .primary")
+        await user.sees("There is no run fulfil/o-2", "main")
+
+
+async def test_the_slider_over_the_facts_shows_an_earlier_line(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1?tab=code")
+        await user.sees("approval = await", ".code-line.here")
+        await user.page.click("[aria-label='First fact']")
+        await user.sees("payment = await charge(order)", ".code-line.here")
+        assert "fact=0" in user.page.url

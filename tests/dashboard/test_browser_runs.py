@@ -1,0 +1,95 @@
+"""The list of runs in a real browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from browser_visit import visit
+
+if TYPE_CHECKING:
+    from browser_visit import Served
+    from playwright.async_api import Browser
+
+
+async def test_the_filter_box_completes_conditions_and_keeps_them_in_the_url(
+    chromium: Browser, stored_shop: Served
+) -> None:
+    async with visit(chromium, stored_shop.url) as user:
+        await user.open("runs")
+        await user.sees("fulfil/o-1", ".runs")
+        await user.page.keyboard.press("/")
+        await user.page.keyboard.type("workf")
+        await user.page.keyboard.press("Tab")
+        await user.page.keyboard.type("parc")
+        await user.sees("parcels", ".offers")
+        await user.page.keyboard.press("Tab")
+
+        await user.sees("workflow:parcels", ".token")
+        await user.page.wait_for_function("() => document.querySelectorAll('.runs tbody tr').length === 1")
+        assert "q=workflow%3Aparcels" in user.page.url
+
+        await user.page.reload()
+        await user.sees("parcels/p-1", ".runs")
+        assert await user.page.locator(".runs tbody tr").count() == 1
+
+
+async def test_the_keyboard_alone_finds_and_opens_a_run(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=workflow:fulfil")
+        await user.sees("fulfil/o-1", ".runs")
+        await user.page.keyboard.press("j")
+        await user.page.keyboard.press("j")
+        await user.page.keyboard.press("Enter")
+        await user.sees("o-1", "h1.id")
+
+        await user.page.keyboard.press("Escape")
+        await user.sees("All runs", ".views")
+
+
+async def test_a_bulk_retry_of_a_selection_leaves_out_what_cannot_be_retried(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=workflow:fulfil")
+        await user.sees("errored", ".runs")
+        await user.page.check("[aria-label='Select all runs of this page']")
+        await user.page.click(".bulk >> text=Retry")
+        await user.sees("1 run would go on", ".dry")
+        await user.sees("fulfil/o-1 is waiting", ".dry")
+        await user.page.fill("[aria-label=Reason]", "vat_id is back")
+        await user.page.click(".bulk .primary")
+        await user.sees("Retry: 1 run", ".toast")
+
+        await user.open("audit")
+        await user.sees("vat_id is back", "table")
+
+
+async def test_a_bulk_action_on_the_whole_filter_shows_the_count_of_its_dry_run(
+    chromium: Browser, stored_shop: Served
+) -> None:
+    async with visit(chromium, stored_shop.url) as user:
+        await user.open("runs?q=status:waiting+workflow:fulfil")
+        await user.sees("o-1", ".runs")
+        await user.page.check("[aria-label='Select all runs of this page']")
+        await user.page.click("text=Select all in this filter")
+        await user.page.click(".bulk >> text=Pause")
+        await user.sees("1 run would be paused", ".dry")
+        await user.page.click(".bulk .primary")
+        await user.sees("Pause: 1 run", ".toast")
+
+
+async def test_new_runs_wait_behind_a_button_and_changes_appear_in_place(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=workflow:fulfil")
+        await user.sees("Live", ".live")
+        await user.sees("fulfil/o-1", ".runs")
+        await shop.app.start("fulfil", {"id": "o-3"}, id="o-3")
+        await user.sees("1 new run", ".pill")
+        assert "o-3" not in await user.text(".runs")
+
+        await user.page.keyboard.press(".")
+        await user.sees("fulfil/o-3", ".runs")
+        await (await shop.app.get("fulfil", "o-3")).terminate()
+        await user.sees("terminated", ".runs .c-status")

@@ -1,0 +1,1 @@
+"""An app of the test project, with a model, workflows and tasks."""

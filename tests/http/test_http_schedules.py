@@ -1,0 +1,54 @@
+"""Schedules over HTTP: created, changed, triggered and read; every change is audited."""
+
+from __future__ import annotations
+
+from http_api import Api
+
+from holdfast.testing import Harness
+
+BASE = "/_schedules"
+
+
+async def test_a_schedule_is_created_changed_and_deleted(h: Harness, virtual: Api) -> None:
+    new = {"name": "nightly", "workflow": "waiter", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "catchUp": "1h"}
+
+    created = await virtual.post(BASE, new | {"overlap": "queue_one", "queue": "default"})
+    assert (created["name"], created["workflowName"], created["overlap"]) == ("nightly", "waiter", "queue_one")
+    assert created["spec"]["text"] == "cron 0 3 * * * (Europe/Berlin)"
+    assert created["nextTicks"][0] == "2030-01-01T02:00:00.000Z"
+    assert created["lastRuns"] == []
+    changes = {"every": "6h", "catchUp": None, "overlap": "allow"}
+    changed = (await virtual.send("PATCH", f"{BASE}/nightly", json=changes)).json()
+    assert (changed["spec"]["everyMs"], changed["catchUp"], changed["overlap"]) == (21_600_000, None, "allow")
+    assert [one["name"] for one in (await virtual.get(BASE))["schedules"]] == ["nightly"]
+    assert (await virtual.send("DELETE", f"{BASE}/nightly")).json() == {"ok": True}
+    assert (await virtual.get(BASE)) == {"schedules": [], "hasNextPage": False}
+    actions = [record.action for record in (await h.app.audit()).items]
+    assert actions == ["schedule_delete", "schedule_update", "schedule_create"]
+
+
+async def test_a_paused_schedule_can_be_triggered_and_backfilled(h: Harness, virtual: Api) -> None:
+    await virtual.post(BASE, {"name": "s", "workflow": "waiter", "every": "1h"})
+
+    assert await virtual.post(f"{BASE}/s/pause", {"note": "moving"}) == {"ok": True}
+    triggered = await virtual.post(f"{BASE}/s/trigger")
+    assert triggered == {"workflowName": "waiter", "id": "s-20300101T000000Z-m1"}
+    period = {"start": "2029-12-31T20:00:00Z", "end": "2029-12-31T22:00:00Z", "overlap": "allow"}
+    assert await virtual.post(f"{BASE}/s/backfill", period) == {"ticks": 3}
+    await h.run_until_idle()
+    shown = await virtual.get(f"{BASE}/s")
+    assert (shown["paused"], shown["note"], shown["nextTicks"]) == (True, "moving", [])
+    assert [run["cause"] for run in shown["lastRuns"]] == ["backfill"] * 3 + ["trigger"]
+    assert await virtual.post(f"{BASE}/s/resume") == {"ok": True}
+    preview = await virtual.get(f"{BASE}/s/preview?count=2")
+    assert preview == {"ticks": ["2030-01-01T01:00:00.000Z", "2030-01-01T02:00:00.000Z"]}
+
+
+async def test_a_list_of_schedules_has_pages(virtual: Api) -> None:
+    for name in ("a", "b", "c"):
+        await virtual.post(BASE, {"name": name, "workflow": "waiter", "every": "1h"})
+
+    first = await virtual.get(f"{BASE}?pageSize=2")
+    assert ([one["name"] for one in first["schedules"]], first["hasNextPage"]) == (["a", "b"], True)
+    second = await virtual.get(f"{BASE}?pageSize=2&cursor={first['nextCursor']}")
+    assert ([one["name"] for one in second["schedules"]], second["hasNextPage"]) == (["c"], False)

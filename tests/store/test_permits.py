@@ -1,0 +1,433 @@
+"""Limits and permits: what a store grants, to which task, and when a permit comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.model import Status
+from holdfast.store.protocol import (
+    ChangeLimit,
+    DeclareLimits,
+    Finish,
+    LimitKey,
+    LimitValues,
+    NewUnit,
+    Pace,
+    PermitExchange,
+    PermitPark,
+    PermitReply,
+    PermitRequest,
+    PermitResult,
+    PermitReturn,
+    ReadLimits,
+    TaskRef,
+)
+from store.world import LEASE, World, waiting
+
+HELD, WAITING, LOST = PermitResult.HELD, PermitResult.WAITING, PermitResult.LOST
+BANK = LimitKey("bank")
+
+
+class Desk:
+    """Short forms of the calls of a worker about permits."""
+
+    def __init__(self, world: World, **limits: LimitValues) -> None:
+        self.world = world
+        self._limits = limits
+
+    async def declare(self) -> Desk:
+        await self.world.store.limits(DeclareLimits(self._limits))
+        return self
+
+    async def ask(self, task: TaskRef, step: str = "s", *limits: LimitKey, **options: Any) -> PermitResult:
+        attempt = options.pop("attempt", 1)
+        request = PermitRequest(task, step, attempt, limits or (BANK,), **options)
+        return (await self.world.store.exchange_permits(PermitExchange(task.owner, requests=[request]))).results[0]
+
+    async def give_back(self, task: TaskRef, step: str = "s", attempt: int = 1) -> PermitReply:
+        returned = PermitReturn(task, step, attempt)
+        return await self.world.store.exchange_permits(PermitExchange(task.owner, returns=[returned]))
+
+    async def look(self, owner: str = "w1") -> PermitReply:
+        return await self.world.store.exchange_permits(PermitExchange(owner))
+
+    async def granted(self, owner: str = "w1") -> list[str]:
+        return [permit.step for permit in (await self.look(owner)).granted]
+
+    async def used(self, name: str = "bank", key: str | None = None) -> int:
+        [record] = await self.world.store.limits(ReadLimits(name, key))
+        return record.used
+
+
+async def desk(world: World, **limits: LimitValues) -> Desk:
+    return await Desk(world, **(limits or {"bank": LimitValues(concurrency=1)})).declare()
+
+
+async def test_a_limit_holds_back_what_is_over_it_until_a_permit_is_returned(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+
+    assert [await limited.ask(first), await limited.ask(second)] == [HELD, WAITING]
+    reply = await limited.give_back(first)
+
+    assert [(permit.run, permit.step) for permit in reply.granted] == [(second.run, "s")]
+    assert await limited.used() == 1
+
+
+async def test_a_repeated_request_returns_the_same_permit(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+
+    assert [await limited.ask(first), await limited.ask(first)] == [HELD, HELD]
+    assert [await limited.ask(second), await limited.ask(second)] == [WAITING, WAITING]
+    await limited.give_back(first)
+
+    assert await limited.ask(second) is HELD
+    assert await limited.used() == 1
+
+
+async def test_a_stale_claim_gets_no_permit_and_returns_none(world: World) -> None:
+    limited = await desk(world)
+    task = await world.start_claimed("a")
+    await limited.ask(task)
+    stale = task._replace(epoch=task.epoch - 1)
+
+    assert await limited.ask(stale) is LOST
+    await limited.give_back(stale)
+
+    assert await limited.used() == 1
+
+
+async def test_a_second_attempt_needs_a_permit_of_its_own_while_the_first_still_runs(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=2))
+    task = await world.start_claimed("a")
+
+    await limited.ask(task, attempt=1)
+    await limited.ask(task, attempt=2)
+
+    assert await limited.used() == 2
+
+
+async def test_a_lost_lease_returns_the_permits_of_the_task(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner="w2")
+    await limited.ask(first)
+    await limited.ask(second)
+    await world.store.heartbeat("w2", 10 * LEASE)
+    world.clock.advance(LEASE)
+
+    await world.store.reap(10)
+
+    assert await limited.granted("w2") == ["s"]
+    assert await limited.used() == 1
+
+
+async def test_the_end_of_a_run_returns_its_permits(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.ask(second)
+
+    await world.commit(first, then=Finish(Status.COMPLETE))
+
+    assert await limited.granted() == ["s"]
+
+
+async def test_a_terminated_run_returns_its_permits_and_leaves_the_queue(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    for task in tasks:
+        await limited.ask(task, f"of {task.run}")
+
+    await world.terminate("b")
+    await world.terminate("a")
+
+    assert await limited.granted() == [f"of {tasks[2].run}"]
+    assert await limited.used() == 1
+
+
+async def test_a_suspended_run_keeps_no_permit(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.ask(second)
+
+    await world.commit(first, then=waiting("go"))
+
+    assert await limited.granted() == ["s"]
+
+
+async def test_a_permit_until_the_end_survives_a_suspension_and_a_lost_lease(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner="w2")
+    await limited.ask(first, "", until_end=True)
+    await limited.ask(second, "", park=True)
+
+    await world.commit(first, then=waiting(run_at=world.now()))
+    again = await world.claim_one()
+    assert again.task.run == first.run
+    assert await limited.ask(again.task, "", until_end=True) is HELD
+    world.clock.advance(LEASE)
+    await world.store.reap(10)
+    assert await limited.used() == 1
+    await world.terminate("a")
+
+    assert (await limited.look("w2")).due
+    assert [claim.task.run for claim in (await world.claim("w2")).claims] == [second.run]
+
+
+async def test_a_task_that_has_to_wait_is_released_and_due_when_its_permit_is_granted(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first, "", park=True)
+    await limited.ask(second, "", park=True)
+    assert await world.claimed_ids() == []
+
+    reply = await limited.give_back(first, "")
+
+    assert reply.due
+    claim = await world.claim_one("w2")
+    assert claim.run.instance_id == "b"
+    assert await limited.ask(claim.task, "", park=True) is HELD
+
+
+async def test_a_permit_granted_between_parking_and_the_release_makes_the_task_due(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner="w2")
+    await limited.ask(first)
+    await limited.ask(second)
+    await world.store.exchange_permits(PermitExchange("w2", parked=[PermitPark(second)]))
+    await limited.give_back(first)
+
+    await world.commit(second, then=waiting("never"))
+    await limited.look("w1")
+
+    claim = await world.claim_one("w2")
+    assert await limited.ask(claim.task) is HELD
+
+
+async def test_a_parked_permit_that_the_next_turn_does_not_request_is_withdrawn(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.ask(second)
+    await world.store.exchange_permits(PermitExchange("w1", parked=[PermitPark(second)]))
+    await world.commit(second, then=waiting("go", run_at=world.now()))
+
+    again = await world.claim_one()
+    await world.commit(again.task, then=waiting("go"))
+    await limited.give_back(first)
+
+    assert await limited.used() == 0
+
+
+async def test_a_paused_run_neither_waits_nor_keeps_a_grant(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    for task in tasks:
+        await limited.ask(task, "", park=True)
+
+    await world.pause("b")
+    await limited.give_back(tasks[0], "")
+
+    assert await world.claimed_ids() == ["c"]
+
+
+async def test_a_paused_run_asks_again_after_the_resume(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first, "", park=True)
+    await limited.ask(second, "", park=True)
+    await world.pause("b")
+    await world.resume("b")
+
+    claim = await world.claim_one()
+    assert await limited.ask(claim.task, "", park=True) is WAITING
+    await limited.give_back(first, "")
+
+    assert await world.claimed_ids() == ["b"]
+
+
+async def test_all_limits_of_an_attempt_are_taken_together_or_none(world: World) -> None:
+    one = LimitValues(concurrency=1)
+    limited = await desk(world, bank=one, post=one)
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    await limited.ask(tasks[0], "s", BANK)
+
+    assert await limited.ask(tasks[1], "s", BANK, LimitKey("post")) is WAITING
+    assert await limited.used("post") == 0
+    assert await limited.ask(tasks[2], "t", LimitKey("post")) is HELD
+    await limited.give_back(tasks[0])
+    assert await limited.used() == 0
+    await limited.give_back(tasks[2], "t")
+
+    assert await limited.used() == await limited.used("post") == 1
+
+
+async def test_the_limit_of_a_key_does_not_hold_back_other_keys(world: World) -> None:
+    limited = await desk(world, tenants=LimitValues(concurrency=1))
+    tasks = [await world.start_claimed(name) for name in "abc"]
+
+    acme, other = LimitKey("tenants", "acme"), LimitKey("tenants", "ötzi")
+    results = [await limited.ask(task, "s", key) for task, key in zip(tasks, (acme, acme, other), strict=True)]
+
+    assert results == [HELD, WAITING, HELD]
+    assert [await limited.used("tenants", key) for key in ("acme", "ötzi", None)] == [1, 1, 2]
+
+
+async def test_lower_priority_numbers_are_granted_first_within_a_key(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abcd"]
+    for task, priority in zip(tasks, (0, 5, 0, -1), strict=True):
+        await limited.ask(task, str(priority) + f"-{task.run}", priority=priority)
+
+    order = []
+    holder, step = tasks[0], f"0-{tasks[0].run}"
+    for _ in tasks[1:]:
+        [permit] = (await limited.give_back(holder, step)).granted
+        order.append(permit.run)
+        holder, step = TaskRef(permit.run, 0, "w1", permit.epoch), permit.step
+
+    assert order == [tasks[3].run, tasks[2].run, tasks[1].run]
+
+
+async def test_a_fair_limit_serves_a_key_with_one_run_after_one_service_of_a_key_with_many(world: World) -> None:
+    values = LimitValues(fair=True)
+    limited = await desk(world, bank=LimitValues(concurrency=1), tenants=values)
+    many = [await world.start_claimed(f"many{n}") for n in range(20)]
+    few = await world.start_claimed("few")
+    for task in many:
+        await limited.ask(task, f"{task.run}", BANK, LimitKey("tenants", "many"))
+    await limited.ask(few, f"{few.run}", BANK, LimitKey("tenants", "few"))
+
+    served = [many[0].run]
+    while few.run not in served:
+        [permit] = (await limited.give_back(TaskRef(served[-1], 0, "w1", 1), f"{served[-1]}")).granted
+        served.append(permit.run)
+
+    assert len(served) <= 3
+
+
+async def test_weights_set_the_shares_of_keys(world: World) -> None:
+    tenants = LimitValues(fair=True, weights={"big": 3.0})
+    limited = await desk(world, bank=LimitValues(concurrency=1), tenants=tenants)
+    keys = {}
+    for n in range(24):
+        task = await world.start_claimed(f"r{n}")
+        keys[task.run] = "big" if n % 2 else "small"
+        await limited.ask(task, "s", BANK, LimitKey("tenants", keys[task.run]))
+
+    run, served = min(keys), []
+    for _ in range(12):
+        [permit] = (await limited.give_back(TaskRef(run, 0, "w1", 1))).granted
+        run = permit.run
+        served.append(keys[run])
+
+    assert 8 <= served.count("big") <= 10
+
+
+async def test_a_full_key_does_not_hold_back_other_keys_under_a_shared_limit(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=2), tenants=LimitValues(concurrency=1, fair=True))
+    tasks = [await world.start_claimed(name) for name in "abcd"]
+    keys = [LimitKey("tenants", name) for name in ("acme", "acme", "acme", "other")]
+    results = [await limited.ask(task, "s", BANK, key) for task, key in zip(tasks, keys, strict=True)]
+
+    assert results == [HELD, WAITING, WAITING, HELD]
+
+
+async def test_a_rate_lets_the_burst_start_at_once_and_the_rest_at_its_interval(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(rate=Pace(10, 1000, 2)))
+    tasks = [await world.start_claimed(name) for name in "abcd"]
+    results = [await limited.ask(task, str(n)) for n, task in enumerate(tasks)]
+    assert results == [HELD, HELD, WAITING, WAITING]
+
+    reply = await limited.look()
+    assert reply.next_at == world.now() + 100
+    granted = []
+    for _ in range(3):
+        world.clock.advance(100)
+        granted.append(await limited.granted())
+
+    assert granted == [["2"], ["3"], []]
+
+
+async def test_a_rate_counts_attempts_and_not_permits_in_use(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(rate=Pace(1, 1000, 1)))
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.give_back(first)
+
+    assert await limited.ask(second) is WAITING
+
+
+async def test_a_higher_limit_grants_waiting_permits(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    for task in tasks:
+        await limited.ask(task, f"{task.run}")
+
+    [record] = await world.store.limits(ChangeLimit("bank", LimitValues(concurrency=2)))
+
+    assert (record.values.concurrency, record.used, record.waiting) == (2, 1, 2)
+    assert await limited.granted() == [f"{tasks[1].run}"]
+
+
+async def test_a_lower_limit_takes_no_permit_away_and_grants_none_above_it(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=2))
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    for task in tasks:
+        await limited.ask(task)
+    await world.store.limits(ChangeLimit("bank", LimitValues(concurrency=1)))
+
+    await limited.give_back(tasks[0])
+
+    assert await limited.used() == 1
+    assert await limited.granted() == []
+
+
+async def test_a_value_set_at_run_time_stays_until_the_code_declares_another(world: World) -> None:
+    limited = await desk(world)
+    await world.store.limits(ChangeLimit("bank", LimitValues(concurrency=7)))
+
+    await limited.declare()
+    [kept] = await world.store.limits(ReadLimits())
+    await (await desk(world, bank=LimitValues(concurrency=3))).declare()
+    [replaced] = await world.store.limits(ReadLimits())
+
+    assert (kept.values.concurrency, kept.declared) == (7, LimitValues(concurrency=1))
+    assert replaced.values.concurrency == 3
+
+
+async def test_the_position_of_a_waiting_permit_names_its_limit(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    for task in tasks:
+        await limited.ask(task)
+
+    [position] = await world.store.permit_positions(tasks[2].run)
+
+    assert position.limit == BANK
+    assert (position.used, position.concurrency, position.before, position.waiting) == (1, 1, 1, 2)
+
+
+async def test_a_withdrawn_request_leaves_its_place_to_the_next(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    for task in tasks:
+        await limited.ask(task, f"{task.run}")
+
+    await limited.give_back(tasks[1], f"{tasks[1].run}")
+    reply = await limited.give_back(tasks[0], f"{tasks[0].run}")
+
+    assert [permit.run for permit in reply.granted] == [tasks[2].run]
+
+
+async def test_units_of_a_graph_have_permits_of_their_own(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.graph("g", NewUnit(1, "x"), NewUnit(2, "y"))
+
+    assert [await limited.ask(first, ""), await limited.ask(second, "", park=True)] == [HELD, WAITING]
+    await world.store.release([first])
+    await limited.look()
+
+    assert await world.claimed_units() == [1, 2]

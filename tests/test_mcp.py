@@ -1,0 +1,202 @@
+"""The MCP server: a client finds, explains and repairs runs with its tools alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from holdfast import Context, Holdfast, Retry
+from holdfast.mcp import mcp_server
+
+gateway = {"up": False}
+
+
+@dataclass
+class Order:
+    item: str
+    amount: int
+
+
+def _shop(url: str = "sqlite://") -> Holdfast:
+    app = Holdfast(url)
+
+    @app.step(retry=Retry(limit=0))
+    async def charge(amount: int) -> str:
+        if not gateway["up"]:
+            raise ConnectionError("the gateway is down")
+        return f"paid {amount}"
+
+    @app.workflow(events={"approval": Order})
+    async def fulfil(ctx: Context, order: Order) -> str:
+        if order.amount > 100:
+            await ctx.wait_for_event("approval", type="approval")
+        return await charge(order.amount)
+
+    return app
+
+
+async def _call(client: Client, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content
+
+
+async def test_a_client_finds_explains_and_repairs_stuck_runs() -> None:
+    gateway["up"] = False
+    app = _shop()
+    async with app, Client(mcp_server(app, write=True, actor="robot")) as client:
+        await _call(client, "start_run", workflow="fulfil", params={"item": "bolt", "amount": 3}, id="small")
+        await _call(client, "start_run", workflow="fulfil", params={"item": "mill", "amount": 300}, id="large")
+        small, large = await app.get("fulfil", "small"), await app.get("fulfil", "large")
+        with pytest.raises(Exception, match="gateway"):
+            await small.result()
+
+        [failed] = (await _call(client, "list_runs", status="errored"))["runs"]
+        explained = await _call(client, "explain_run", workflow=failed["workflow_name"], id=failed["id"])
+        assert explained["error"]["message"] == "the gateway is down"
+        assert [step["step_key"] for step in explained["unfinished_steps"]] == ["charge"]
+        gateway["up"] = True
+        await _call(client, "retry_run", workflow="fulfil", id=failed["id"], reason="the gateway is up")
+        assert await small.result() == "paid 3"
+
+        explained = await _call(client, "explain_run", workflow="fulfil", id="large")
+        assert explained["why_parts"]["event_type"] == "approval"
+        stack = await _call(client, "run_stack", workflow="fulfil", id="large")
+        assert "wait_for_event" in json.dumps(stack)
+        await _call(
+            client,
+            "send_event",
+            workflow="fulfil",
+            id="large",
+            type="approval",
+            payload={"item": "mill", "amount": 300},
+        )
+        assert await large.result() == "paid 300"
+
+        records = (await _call(client, "audit_records", workflow="fulfil", id="small"))["records"]
+        assert [(each["actor"], each["action"], each["reason"]) for each in records] == [
+            ("robot", "retry", "the gateway is up")
+        ]
+
+
+async def test_runs_are_forked_resolved_and_controlled() -> None:
+    gateway["up"] = False
+    app = _shop()
+    async with app, Client(mcp_server(app, write=True, actor="robot")) as client:
+        run: dict[str, Any] = {"workflow": "fulfil", "id": "one"}
+        await _call(client, "start_run", **run, params={"item": "bolt", "amount": 3})
+        one = await app.get("fulfil", "one")
+        with pytest.raises(Exception, match="gateway"):
+            await one.result()
+        await _call(client, "resolve_step", **run, step_key="charge", result="paid by hand", reason="bank transfer")
+        assert await one.result() == "paid by hand"
+        gateway["up"] = True
+        forked = await _call(client, "fork_run", **run, before="charge", reason="again", new_id="two")
+        assert await (await app.get("fulfil", forked["id"])).result() == "paid 3"
+
+        other: dict[str, Any] = {"workflow": "fulfil", "id": "three"}
+        await _call(client, "start_run", **other, params={"item": "mill", "amount": 300})
+        await _call(client, "pause_run", **other)
+        await _call(client, "resume_run", **other)
+        await _call(client, "cancel_run", **other, reason="not needed")
+        last: dict[str, Any] = {"workflow": "fulfil", "id": "four"}
+        await _call(client, "start_run", **last, params={"item": "mill", "amount": 300})
+        await _call(client, "terminate_run", **last, reason="not needed")
+        actions = [each["action"] for each in (await _call(client, "audit_records"))["records"]]
+        assert sorted(actions) == ["cancel", "fork", "pause", "resolve", "resume", "terminate"]
+        assert {each["actor"] for each in (await _call(client, "audit_records"))["records"]} == {"robot"}
+
+
+async def test_a_server_without_the_flag_has_no_tool_that_writes() -> None:
+    app = _shop()
+    async with app, Client(mcp_server(app)) as client:
+        tools = (await client.list_tools()).tools
+        assert tools
+        assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
+        result = await client.call_tool("retry_run", {"workflow": "fulfil", "id": "x", "reason": "?"})
+        assert result.is_error
+
+
+async def test_errors_of_the_app_are_reported_to_the_model() -> None:
+    app = _shop()
+    async with app, Client(mcp_server(app, write=True)) as client:
+        for tool, arguments in (
+            ("explain_run", {"workflow": "fulfil", "id": "missing"}),
+            ("start_run", {"workflow": "unknown"}),
+            ("start_run", {"workflow": "fulfil", "params": {"item": 3}}),
+        ):
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert "Error" in str(result.content) or "no" in str(result.content)
+
+
+async def test_code_is_checked_and_runs_are_read() -> None:
+    app = _shop()
+    async with app, Client(mcp_server(app)) as client:
+        await app.start("fulfil", Order("mill", 300), id="large")
+        assert (await _call(client, "check_code"))["ok"]
+        assert (await _call(client, "run_history", workflow="fulfil", id="large"))["run_number"] == 0
+        assert (await _call(client, "run_logs", workflow="fulfil", id="large"))["lines"] == []
+        assert await _call(client, "statistics")
+
+
+async def test_resources_have_a_guide_and_the_schemas_of_workflows() -> None:
+    app = _shop()
+    async with app, Client(mcp_server(app)) as client:
+        guide = (await client.read_resource("holdfast://guide")).contents[0]
+        assert "send_event" in str(guide)
+        schema = json.loads((await client.read_resource("holdfast://workflows/fulfil")).contents[0].text)  # type: ignore[union-attr]
+        assert schema["params"]["required"] == ["item", "amount"]
+        assert schema["events"]["approval"]["required"] == ["item", "amount"]
+        assert "fulfil" in str((await client.read_resource("holdfast://workflows")).contents)
+
+
+async def test_the_command_serves_a_client_that_starts_it(tmp_path: Path) -> None:
+    (tmp_path / "shop_of_mcp.py").write_text(
+        f"from holdfast import Context, Holdfast\napp = Holdfast('sqlite:///{tmp_path}/shop.db')\n"
+        "@app.workflow\nasync def fulfil(ctx: Context) -> None: ...\n"
+    )
+    arguments = ["-m", "holdfast.cli", "mcp", "shop_of_mcp:app", "--write", "--app-dir", str(tmp_path)]
+    async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
+        await _call(client, "start_run", workflow="fulfil", id="one")
+        assert [run["id"] for run in (await _call(client, "list_runs"))["runs"]] == ["one"]
+
+
+async def test_a_workflow_is_a_typed_tool_whose_long_calls_can_be_resumed() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow(mcp=True)
+    async def buy(ctx: Context, order: Order) -> str:
+        """Buy an item."""
+        event = await ctx.wait_for_event("approval", type="approval")
+        return f"{order.amount} {order.item} for {event.payload}"
+
+    @app.workflow(mcp=True)
+    async def ping(ctx: Context) -> str:
+        return "pong"
+
+    async with app, Client(mcp_server(app)) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tools["buy"].description.startswith("Buy an item.")
+        assert "amount" in json.dumps(tools["buy"].input_schema)
+        assert "params" not in tools["ping"].input_schema["properties"]
+        assert (await _call(client, "ping"))["output"] == "pong"
+
+        first = await _call(client, "buy", params={"item": "bolt", "amount": 3}, run_id="b1", wait_seconds=0)
+        assert (first["done"], first["run_id"]) == (False, "b1")
+        assert "approval" in first["why"] or first["status"] == "active"
+        await (await app.get("buy", "b1")).send_event("approval", "ann")
+        again = await _call(client, "buy", run_id="b1")
+
+        assert (again["done"], again["output"]) == (True, "3 bolt for ann")
+        refused = await client.call_tool("buy", {"params": {"item": "bolt"}})
+        assert refused.is_error
+        refused = await client.call_tool("buy", {"run_id": "unknown"})
+        assert refused.is_error
+        assert [one.id for one in (await app.list("buy")).items] == ["b1"]
