@@ -94,13 +94,14 @@ docs: $(VENV)/.ready-docs ## Build the documentation site in build/site; a warni
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 LOWEST := .venvs/lowest
-# pip resolves no lower bounds; uv does. The test tools are current, and may not raise the bounds of the package. The
-# pytest plugin of an old anyio uses a deprecated name of pytest.
+# pip resolves no lower bounds; uv does (--upgrade: without the versions that an earlier call wrote). The test tools are
+# current, and may not raise the bounds of the package. The pytest plugin of an old anyio uses a deprecated name of
+# pytest.
 test-lowest: ## Run the tests with the oldest dependencies that pyproject.toml allows
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet uv
-	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-deps --extra postgres --extra server pyproject.toml --output-file $(LOWEST)/bounds.txt
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/bounds.txt --editable '.[all]' --group dev
+	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --upgrade --no-deps --extra postgres --extra server pyproject.toml --output-file $(LOWEST)/bounds.txt
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/bounds.txt --editable '.[all]' --group test
 	$(LOWEST)/bin/python -m pytest -p no:anyio -n 4 $(addprefix tests/,core kernel workflow chain graph client runner scenarios store http cli)
 
 $(VENV)/.ready-bench: $(READY)

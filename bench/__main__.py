@@ -24,7 +24,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         nargs="*",
         metavar="WORKLOAD",
         help=f"{', '.join(names)} (all), scale, curves, growth, workers, retention, messages, "
-        "models, cost, schedules, flow or streams",
+        "models, cost, telemetry, schedules, flow, streams or special",
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
@@ -46,9 +46,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "messages",
         "models",
         "cost",
+        "telemetry",
         "schedules",
         "flow",
         "streams",
+        "special",
     }
     unknown = set(options.workloads) - {*names, *others}
     if unknown:
@@ -95,7 +97,7 @@ def run_chosen(options: argparse.Namespace, where: Path) -> str:
     if "flow" in options.workloads:
         from bench import flow
 
-        return flow.run(where, quick=options.quick, rounds=options.rounds)
+        return flow.run(where, quick=options.quick, rounds=options.rounds, on_postgres=options.postgres)
     if "schedules" in options.workloads:
         from bench import schedules
 
@@ -112,10 +114,18 @@ def run_chosen(options: argparse.Namespace, where: Path) -> str:
         from bench import retention
 
         return retention.run(where, quick=options.quick)
+    if "telemetry" in options.workloads:
+        from bench import telemetry
+
+        return telemetry.run(where)
     if "streams" in options.workloads:
         from bench import streams
 
         return streams.run(where, quick=options.quick)
+    if "special" in options.workloads:
+        from bench import special_paths
+
+        return special_paths.run(where, quick=options.quick, rounds=options.rounds)
     if "messages" in options.workloads:
         return run_messages(options, where)
     if "models" in options.workloads:

@@ -1,19 +1,22 @@
-"""`python -m bench flow`: the cost of limits, on SQLite.
+"""`python -m bench flow [--postgres] [--rounds N] [--quick]`: the cost of limits, beside queues of DBOS.
 
-Throughput of runs with five steps: without limits, with a global limit of 100 on the steps, and with 10,000 keys that
-share the limit fairly; the time from a returned permit to the start of the next attempt; and the time of one exchange
-with few and with many waiting permits.
+Throughput of runs with five steps: without limits, with a global limit of 100 on the steps and on the runs, with 10,000
+keys that share the limit fairly, and of DBOS with a queue of concurrency 100; the time from a returned permit to the
+start of the next attempt; and the time of one exchange with few and with many waiting attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from holdfast import Context, Holdfast, Limit, WorkerConfig
-from holdfast.ports import SystemClock
+from bench import machine, postgres
+from holdfast import Context, Handle, Holdfast, Limit, Start, WorkerConfig, tune_collector
 from holdfast.store.protocol import (
     DeclareLimits,
     LimitKey,
@@ -22,59 +25,90 @@ from holdfast.store.protocol import (
     PermitExchange,
     PermitRequest,
     PermitReturn,
+    Store,
     TaskRef,
 )
-from holdfast.store.sqlite import SqliteStore
+
+Url = Callable[[str], str]
+"""The URL of a new, empty database with this name."""
 
 _STEPS = 5
+_KEYS = 10_000
+_DBOS_RUNS = 1_000
+_DBOS = {"DBOS, queue of 100": 1.0, "DBOS, polling 20 ms": 0.02}
+"""Polling intervals in seconds; one second is the default of DBOS."""
+_TASKS = 1_000
+_BATCH = 5_000
+_STARTS = 200
+_KINDS = ("no limit", "limit of 100 on steps", "limit of 100 on runs", "10,000 fair keys")
 
 
-def run(where: Path, *, quick: bool, rounds: int) -> str:
-    runs, waiting = (200, (100, 1_000)) if quick else (2_000, (1_000, 100_000))
-    lines = asyncio.run(_throughput(where, runs, 1 if quick else rounds))
-    lines.append(asyncio.run(_latency(where, 50 if quick else 300)))
-    lines += [asyncio.run(_exchange(where, count)) for count in waiting]
+def run(where: Path, *, quick: bool, rounds: int, on_postgres: bool) -> str:
+    if not on_postgres:
+        return _measure(lambda name: f"sqlite:///{where}/{name}.db", quick=quick, rounds=rounds)
+    with postgres.serving(where) as server:
+        return _measure(server.database, quick=quick, rounds=rounds)
+
+
+def _measure(url: Url, *, quick: bool, rounds: int) -> str:
+    runs, waiting = (200, (200, 1_000)) if quick else (_KEYS, (1_000, 1_000_000))
+    lines = _throughput(url, runs, 1 if quick else rounds)
+    lines.append(asyncio.run(_latency(url("latency"), 50 if quick else 300)))
+    lines += [asyncio.run(_exchange(url(f"waiting-{count}"), count)) for count in waiting]
     return "\n".join(lines)
 
 
-async def _throughput(folder: Path, runs: int, rounds: int) -> list[str]:
-    found: dict[str, list[float]] = {"no limit": [], "limit of 100": [], "10,000 fair keys": []}
+def _throughput(url: Url, runs: int, rounds: int) -> list[str]:
+    found: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     for n in range(rounds):
-        for name, steps_per_second in found.items():
-            steps_per_second.append(await _steps_per_second(folder / f"{n}-{name}.db", name, runs))
+        for at, (kind, measured) in enumerate(found.items()):
+            measured.append(asyncio.run(_steps_per_second(url(f"flow-{n}-{at}"), kind, runs)))
+        if machine.version("dbos") is not None:
+            for name, poll in _DBOS.items():
+                dbos = _dbos(url(f"dbos-{n}-{poll}".replace(".", "")), min(runs, _DBOS_RUNS), poll)
+                found.setdefault(name, []).append(dbos)
     base = median(found["no limit"])
-    return [f"{name:20} {median(values):8,.0f} steps/s  {median(values) / base:6.0%}" for name, values in found.items()]
+    return [f"{name:22} {median(values):8,.0f} steps/s  {median(values) / base:7.1%}" for name, values in found.items()]
 
 
-async def _steps_per_second(path: Path, kind: str, runs: int) -> float:
-    app = Holdfast(f"sqlite:///{path}", worker=WorkerConfig(concurrency=1000))
-    limits: list[Limit] = []
+def _dbos(url: str, runs: int, poll: float) -> float:
+    command = [sys.executable, "-m", "bench.dbos_queue", url, str(runs), str(poll)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+async def _steps_per_second(url: str, kind: str, runs: int) -> float:
+    app = Holdfast(url, worker=WorkerConfig(concurrency=1000))
+    of_steps, of_runs = list[Limit](), list[Limit]()
     if kind != "no limit":
-        limits.append(app.limit("all", concurrency=100))
+        (of_runs if kind == "limit of 100 on runs" else of_steps).append(app.limit("all", concurrency=100))
     if kind == "10,000 fair keys":
-        limits.append(app.limit("keys", key="key", fair=True))
+        of_steps.append(app.limit("keys", key="key", fair=True))
 
-    @app.step(limits=limits)
+    @app.step(limits=of_steps)
     async def step(key: int) -> int:
         return key
 
-    @app.workflow
+    @app.workflow(limits=of_runs)
     async def work(ctx: Context, key: int) -> int:  # noqa: ARG001  (the signature of a workflow)
         for _ in range(_STEPS):
             await step(key)
         return key
 
+    started: list[Handle[int]] = []
     async with app:
+        tune_collector()
         began = time.perf_counter()
-        started = [await app.start(work, n % 10_000) for n in range(runs)]
+        for first in range(0, runs, _STARTS):
+            batch = [Start(f"r{n}", n % _KEYS) for n in range(first, min(first + _STARTS, runs))]
+            started += await app.start_many(work, batch)
         for run in started:
             await run.result()
         return runs * _STEPS / (time.perf_counter() - began)
 
 
-async def _latency(folder: Path, count: int) -> str:
+async def _latency(url: str, count: int) -> str:
     """The time from the return of one attempt's function to the call of the next one's."""
-    app = Holdfast(f"sqlite:///{folder}/latency.db")
+    app = Holdfast(url)
     one = app.limit("one", concurrency=1)
     left, waits = 0.0, []
 
@@ -99,22 +133,23 @@ async def _latency(folder: Path, count: int) -> str:
     return f"returned permit to next start: p50 {p50:.2f} ms, p99 {p99:.2f} ms ({count} attempts)"
 
 
-async def _exchange(folder: Path, count: int) -> str:
-    """The time of a return that grants the next permit, with this many waiting permits."""
-    store = SqliteStore(f"{folder}/waiting-{count}.db", clock=SystemClock())
-    await store.open()
-    await store.limits(DeclareLimits({"one": LimitValues(concurrency=1)}))
-    tasks = []
-    for first in range(0, count + 200, 1000):
-        new = [NewRun("w", f"r{n}", owner="o", lease_ms=10**9) for n in range(first, min(first + 1000, count + 200))]
-        tasks += [TaskRef(made.run.run, 0, "o", made.epoch) for made in await store.create(new)]
-        asked = [PermitRequest(task, "s", 1, [LimitKey("one")]) for task in tasks[first:]]
-        await store.exchange_permits(PermitExchange("o", requests=asked))
-    current, times = tasks[0], []
-    for _ in range(100):
-        began = time.perf_counter()
-        reply = await store.exchange_permits(PermitExchange("o", returns=[PermitReturn(current, "s", 1)]))
-        times.append(time.perf_counter() - began)
-        current = TaskRef(reply.granted[0].run, 0, "o", reply.granted[0].epoch)
-    await store.close()
+async def _exchange(url: str, count: int) -> str:
+    """The time of a return that grants the next permit, with this many waiting attempts."""
+    app = Holdfast(url)
+    async with app.connect():
+        store: Store = app._opened().store
+        await store.limits(DeclareLimits({"one": LimitValues(concurrency=1)}))
+        made = await store.create([NewRun("w", f"r{n}", owner="o", lease_ms=10**9) for n in range(_TASKS)])
+        tasks = {one.run.run: TaskRef(one.run.run, 0, "o", one.epoch) for one in made}
+        listed = list(tasks.values())
+        asked = [PermitRequest(listed[n % _TASKS], f"s{n}", 1, [LimitKey("one")]) for n in range(count)]
+        for first in range(0, count, _BATCH):
+            await store.exchange_permits(PermitExchange("o", requests=asked[first : first + _BATCH]))
+        current, times = PermitReturn(listed[0], "s0", 1), []
+        for _ in range(100):
+            began = time.perf_counter()
+            reply = await store.exchange_permits(PermitExchange("o", returns=[current]))
+            times.append(time.perf_counter() - began)
+            [granted] = reply.granted
+            current = PermitReturn(tasks[granted.run], granted.step, granted.attempt)
     return f"return and grant with {count:9,} waiting: {median(times) * 1000:.2f} ms"

@@ -32,6 +32,7 @@ from holdfast.store.protocol import (
     Following,
     NewRun,
     Observed,
+    SnapshotQuery,
 )
 
 FINISHED_RUNS = 1_000_000
@@ -104,8 +105,8 @@ async def costs(url: str, rounds: int) -> Costs:
             assert len(claimed.claims) == BATCH
             for step in range(3):
                 await _timed(samples, "commit", store.commit([_step(claim.task, step) for claim in claimed.claims]))
-            await _timed(samples, "load", store.load(claimed.claims[0].task.run))
-            await _timed(samples, "list_page", store.runs(CurrentRuns(WORKFLOW, Status.COMPLETE, None, 25)))
+            await _timed(samples, "load", store.read(SnapshotQuery(claimed.claims[0].task.run)))
+            await _timed(samples, "list_page", store.read(CurrentRuns(WORKFLOW, Status.COMPLETE, None, 25)))
             finish = Following(next=Finish(Status.COMPLETE, output=b"5"))
             await _timed(samples, "finish", store.commit([Commit(c.task, following=finish) for c in claimed.claims]))
     finally:

@@ -17,7 +17,7 @@ from bench import postgres
 from holdfast import Context, Holdfast, Retention, Start, WorkerConfig
 from holdfast.runner import retention as loop
 
-OLD, BATCH, ROUNDS, STEPS = 1_000_000, 1_000, 10, 5
+OLD, BATCH, ROUNDS, STEPS = 1_000_000, 4_000, 10, 5
 _FILL = """
 INSERT INTO holdfast.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, queue, priority,
                                    created_at, updated_at, completed_at, seed)

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server spends on a workload: processor time, and the time in each function of the store.
+"""Cost of a workload on a PostgreSQL server: processor time, and the time in each function of the store.
 
 The processor time is that of all processes of the server, including those that have ended. The time in functions is
 wall clock, counted by the server itself (`track_functions`) in a round of its own, because counting takes time too.

@@ -7,7 +7,9 @@ import functools
 import gc
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
+from importlib import metadata
 from pathlib import Path
 
 import httpx._transports.default as httpx_transports
@@ -46,6 +48,25 @@ def pytest_configure(config: pytest.Config) -> None:
     opening._WAL_PREALLOCATED_BYTES = 256 * 1024
 
 
+_LIBRARIES = (
+    "pydantic-ai-slim", "openai-agents", "langgraph", "mcp", "fastapi", "django", "sqlalchemy", "psycopg", "flask",
+    "zstandard", "cryptography", "obstore", "moto", "pytest-asyncio", "anyio",
+)  # fmt: skip
+"""Libraries with adapters; ``docs/adapters.md`` has the versions of the last run."""
+
+
+def pytest_report_header() -> str:
+    installed = {name: version for name in _LIBRARIES if (version := _version(name)) is not None}
+    return "libraries: " + ", ".join(f"{name} {version}" for name, version in installed.items())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # not in the environment with the oldest dependencies
+        return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     promises.check_names(items)
@@ -61,11 +82,23 @@ MEASURED = {
 """Folders and files whose tests ``make check`` measures, as far as they need no PostgreSQL."""
 
 
+_MEASURED_SETS = 8
+"""Sets of parameters of one test that are measured: further sets run the same lines, at twice the time."""
+
+
 def mark_unmeasured(items: list[pytest.Item]) -> None:
     """Mark the tests that run without coverage. Measuring all of them would double the time of the suite."""
+    measured = Counter[str]()
     for item in items:
-        if "postgres" in item.nodeid or not MEASURED & {*item.path.relative_to(item.config.rootpath).parts}:
+        test = item.nodeid.partition("[")[0]
+        if (
+            "postgres" in item.nodeid
+            or measured[test] == _MEASURED_SETS
+            or not MEASURED & {*item.path.relative_to(item.config.rootpath).parts}
+        ):
             item.add_marker(pytest.mark.no_cover)
+        else:
+            measured[test] += 1
 
 
 @pytest.hookimpl(trylast=True)

@@ -71,7 +71,9 @@ async def _connect_and_empty(url: str, schema: str) -> None:
 async def _empty(connection: asyncpg.Connection, schema: str) -> None:
     """Empty a schema. DELETE is faster than TRUNCATE, which creates files, but leaves dead rows: TRUNCATE at times."""
     tables = await connection.fetch(
-        "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> 'holdfast_meta'", schema
+        "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> 'holdfast_meta' "
+        "ORDER BY tablename LIKE 'holdfast_blob%'",  # last: triggers count the references of deleted rows
+        schema,
     )
     if not tables:
         return

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+import uvicorn
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
-from holdfast import Context, Holdfast, Retry
+from holdfast import Authorize, AuthRequest, BearerTokens, Context, Filter, Holdfast, Retry
 from holdfast.mcp import mcp_server
+from holdfast.mcp.access import ROUTES
 
 gateway = {"up": False}
 
@@ -81,7 +88,13 @@ async def test_a_client_finds_explains_and_repairs_stuck_runs() -> None:
 
         records = (await _call(client, "audit_records", workflow="fulfil", id="small"))["records"]
         assert [(each["actor"], each["action"], each["reason"]) for each in records] == [
-            ("robot", "retry", "the gateway is up")
+            ("robot", "retry", "the gateway is up"),
+            ("robot", "start", None),
+        ]
+        records = (await _call(client, "audit_records", workflow="fulfil", id="large"))["records"]
+        assert [(each["action"], each["reason"]) for each in records] == [
+            ("send_event", "event approval"),
+            ("start", None),
         ]
 
 
@@ -109,7 +122,7 @@ async def test_runs_are_forked_resolved_and_controlled() -> None:
         await _call(client, "start_run", **last, params={"item": "mill", "amount": 300})
         await _call(client, "terminate_run", **last, reason="not needed")
         actions = [each["action"] for each in (await _call(client, "audit_records"))["records"]]
-        assert sorted(actions) == ["cancel", "fork", "pause", "resolve", "resume", "terminate"]
+        assert sorted(actions) == ["cancel", "fork", "pause", "resolve", "resume", *["start"] * 3, "terminate"]
         assert {each["actor"] for each in (await _call(client, "audit_records"))["records"]} == {"robot"}
 
 
@@ -200,3 +213,80 @@ async def test_a_workflow_is_a_typed_tool_whose_long_calls_can_be_resumed() -> N
         refused = await client.call_tool("buy", {"run_id": "unknown"})
         assert refused.is_error
         assert [one.id for one in (await app.list("buy")).items] == ["b1"]
+
+
+@asynccontextmanager
+async def _over_http(app: Holdfast, token: str, **options: Any) -> AsyncIterator[Client]:
+    """A client of the server over streamable HTTP, with a bearer token."""
+    web = mcp_server(app, **options).streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(web, host="127.0.0.1", port=0, log_level="error", ws="none"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    async with (
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as browser,
+        Client(streamable_http_client(url, http_client=browser)) as client,
+    ):
+        yield client
+    server.should_exit = True
+    await serving
+
+
+VIEWER, OPERATOR, ADMIN = "viewer-token-0123456789", "operator-token-0123456789", "admin-token-0123456789"
+
+
+async def test_over_http_the_hooks_of_the_app_decide_about_each_tool() -> None:
+    gateway["up"] = True
+    app = _shop()
+    app.authorize = BearerTokens({VIEWER: "viewer", OPERATOR: "operator", ADMIN: "admin"})
+    order: dict[str, Any] = {"workflow": "fulfil", "params": {"item": "bolt", "amount": 3}}
+    async with app:
+        async with _over_http(app, VIEWER, write=True) as client:
+            assert (await _call(client, "list_runs"))["runs"] == []
+            for tool, arguments in (("start_run", order), ("run_stack", {"workflow": "fulfil", "id": "one"})):
+                refused = await client.call_tool(tool, arguments)
+                assert refused.is_error
+                assert "denied (403)" in str(refused.content)
+            assert (await client.read_resource("holdfast://workflows")).contents
+        async with _over_http(app, "another-token-0123456789", write=True) as client:
+            assert "denied (401)" in str((await client.call_tool("list_runs", {})).content)
+            with pytest.raises(Exception, match="401"):
+                await client.read_resource("holdfast://workflows")
+        async with _over_http(app, OPERATOR, write=True, actor="mcp") as client:
+            await _call(client, "start_run", **order, id="one")
+            assert await (await app.get("fulfil", "one")).result() == "paid 3"
+        [record] = (await app.audit()).items
+
+    assert (record.action, record.target) == ("start", "fulfil/one")
+    assert (record.actor or "").startswith("token ")
+
+
+async def test_a_hook_sees_the_route_and_the_content_of_a_tool_and_its_filters_deny() -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    async def hook(request: AuthRequest) -> Filter | None:
+        instances = [(each.id, each.params) for each in request.instances]
+        event = None if request.event is None else request.event.type
+        seen.append((request.route, request.method, request.workflow, request.instance_id, instances, event))
+        return Filter(id_prefix="a-") if request.route == "listAllInstances" else None
+
+    app = _shop()
+    app.authorize = Authorize(request=hook)
+    async with app, _over_http(app, VIEWER, write=True) as client:
+        await _call(client, "start_run", workflow="fulfil", params={"item": "mill", "amount": 300}, id="x")
+        payload = {"item": "mill", "amount": 300}
+        await _call(client, "send_event", workflow="fulfil", id="x", type="approval", payload=payload)
+        assert "confines" in str((await client.call_tool("list_runs", {})).content)
+
+    assert seen == [
+        ("createInstance", "POST", "fulfil", None, [("x", {"item": "mill", "amount": 300})], None),
+        ("sendEvent", "POST", "fulfil", "x", [], "approval"),
+        ("listAllInstances", "GET", None, None, [], None),
+    ]
+
+
+async def test_every_tool_has_a_route_whose_scope_a_policy_can_grant() -> None:
+    app = _shop()
+    async with app, Client(mcp_server(app, write=True)) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} == {*ROUTES}

@@ -42,8 +42,7 @@ EXEMPT = {"ports.py", "cli"}
 ALLOWED = {
     # a seeded generator is deterministic; a step called outside a run has no engine whose ports it could use
     "workflow": {"random.Random", "asyncio.to_thread"},
-    "chain": {"random.Random"},
-    "graph": {"random.Random"},
+    "core": {"random.Random"},
     "testing": {"random.Random"},
     "ext": {"asyncio.to_thread"},  # connections of an adapter, which no run waits for
 }

@@ -24,7 +24,7 @@ async def find(ctx: Context, customer: str) -> str:
         return await ctx.do("load", load, customer, raises=(NoCustomerError,))
     except NoCustomerError as error:
         if customer == "c-2":
-            raise LookupError("cannot go on") from error
+            raise LookupError("cannot continue") from error
         raise
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from holdfast.core.retry import Retry
     from holdfast.core.schedule_records import ScheduledRun, ScheduleInfo
     from holdfast.core.schedule_spec import ScheduleSpec
+    from holdfast.core.secret import Secret
     from holdfast.core.start_policies import Batch, Debounce, Dedupe
     from holdfast.core.stream_records import StreamInfo, StreamItem
     from holdfast.core.views import FactRecord, FrameInfo, PendingRequest, ReplayView, Stack, TaskStack
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
         InvalidUrlError,
         IOInWorkflowError,
         LeaseLostError,
-        LimitNotFoundError,
         LinkDownError,
         MaxStepsExceededError,
         NonDeterministicError,
@@ -98,8 +98,6 @@ if TYPE_CHECKING:
         RunFailedError,
         RunTerminatedError,
         RunTimeoutError,
-        ScheduleExistsError,
-        ScheduleNotFoundError,
         SchemaVersionError,
         SignatureError,
         StateError,
@@ -212,7 +210,6 @@ __all__ = [
     "LeaseLostError",
     "Limit",
     "LimitInfo",
-    "LimitNotFoundError",
     "Limits",
     "LinkDown",
     "LinkDownError",
@@ -254,12 +251,11 @@ __all__ = [
     "RunTerminatedError",
     "RunTimeoutError",
     "Runtime",
-    "ScheduleExistsError",
     "ScheduleInfo",
-    "ScheduleNotFoundError",
     "ScheduleSpec",
     "ScheduledRun",
     "SchemaVersionError",
+    "Secret",
     "Selected",
     "SignatureError",
     "Stack",
@@ -385,6 +381,7 @@ _MODULES = {
     "RetryStep": "holdfast.chain.values",
     "RunInfo": "holdfast.workflow.run_info",
     "Runtime": "holdfast.ports",
+    "Secret": "holdfast.core.secret",
     "Selected": "holdfast.workflow.channels",
     "Stack": "holdfast.core.views",
     "Start": "holdfast.client",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
@@ -14,7 +13,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redaction, redacted_names
 from holdfast.core.retention import Retention, check_retention
 from holdfast.definitions import Definitions, caller
-from holdfast.errors import AppClosedError, InvalidOptionError, StoreError
+from holdfast.errors import AppClosedError, InvalidOptionError
 from holdfast.extras import extra
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.lifetime import AppLifetime
@@ -36,12 +35,9 @@ if TYPE_CHECKING:
     from holdfast.payloads import Codec
     from holdfast.payloads.config import PayloadConfig
     from holdfast.sync_client import SyncClient
-    from holdfast.telemetry.metrics import Metrics
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-_log = logging.getLogger("holdfast")
 
 
 class Holdfast(Definitions, AppViews):
@@ -238,26 +234,6 @@ class Holdfast(Definitions, AppViews):
         """
         self._opened()
         return self
-
-    def collect_metrics(self) -> Metrics:
-        """Count what this process does, for ``metrics_text``; from the next time the app is opened."""
-        from holdfast.telemetry.metrics import Metrics
-
-        for member in self.telemetry:
-            if isinstance(member, Metrics):
-                return member
-        metrics = Metrics()
-        self.telemetry.append(metrics)
-        return metrics
-
-    async def metrics_text(self) -> str:
-        """The metrics of this process and its database in the text format of Prometheus."""
-        stats, limits, client = None, [], self._opened().client
-        try:
-            stats, limits = await client.stats.counts(), await client.flow.limits()
-        except StoreError as error:
-            _log.warning("the metrics lack the figures of the database: %s", error)
-        return self.collect_metrics().text(stats, limits)
 
     def asgi(
         self,

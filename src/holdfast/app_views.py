@@ -1,15 +1,17 @@
-"""The views of an app on its database, and actions on many runs."""
+"""The views of an app on its database, its metrics, and actions on many runs."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from holdfast.core.actor import acting_as
 from holdfast.core.durations import Duration, to_ms
+from holdfast.errors import StoreError
 
 if TYPE_CHECKING:
     from holdfast.client import Handle
@@ -28,13 +30,19 @@ if TYPE_CHECKING:
         WorkerInfo,
     )
     from holdfast.kernel.startable import Startable
+    from holdfast.kernel.telemetry import Telemetry
     from holdfast.open_app import OpenApp
+    from holdfast.payloads.parts import BlobParts
+    from holdfast.telemetry.metrics import Metrics
 
+_log = logging.getLogger("holdfast")
 _DRAIN_POLL_SECONDS = 0.05
 
 
 class AppViews:
-    """Lists, statistics, audit records and bulk actions of an open app."""
+    """Lists, statistics, metrics, audit records and bulk actions of an open app."""
+
+    telemetry: builtins.list[Telemetry]
 
     def _opened(self) -> OpenApp:
         raise NotImplementedError
@@ -87,6 +95,26 @@ class AppViews:
         """
         return acting_as(actor)
 
+    def collect_metrics(self) -> Metrics:
+        """Count what this process does, for ``metrics_text``; from the next time the app is opened."""
+        from holdfast.telemetry.metrics import Metrics
+
+        for member in self.telemetry:
+            if isinstance(member, Metrics):
+                return member
+        metrics = Metrics()
+        self.telemetry.append(metrics)
+        return metrics
+
+    async def metrics_text(self) -> str:
+        """The metrics of this process and its database in the text format of Prometheus."""
+        stats, limits, client = None, [], self._opened().client
+        try:
+            stats, limits = await client.stats.counts(), await client.flow.limits()
+        except StoreError as error:
+            _log.warning("the metrics lack the figures of the database: %s", error)
+        return self.collect_metrics().text(stats, limits)
+
     async def workers(self) -> builtins.list[WorkerInfo]:
         """The workers of this database, the oldest first, including workers that died within the last day."""
         return [*await self._opened().client.workers()]
@@ -107,6 +135,19 @@ class AppViews:
         """The stored schedules: ``list``, ``get``, ``create``, ``update``, ``pause``, ``resume``, ``trigger`` ..."""
         return self._opened().client.schedules
 
+    @property
+    def blobs(self) -> BlobParts:
+        """Bytes in the blob store that are written and read in parts: ``write`` and ``read``, for values of any size.
+
+        Example::
+
+            blob = await app.blobs.write(parts)
+            async for part in app.blobs.read(blob): ...
+        """
+        from holdfast.payloads.parts import BlobParts
+
+        return BlobParts(self._opened().store)
+
     async def list_limits(self) -> builtins.list[LimitInfo]:
         """The limits of this database with their use, by name."""
         return await self._opened().client.flow.limits()
@@ -123,7 +164,7 @@ class AppViews:
         return await self._opened().client.queues()
 
     async def pause_queue(self, name: str, *, reason: str | None = None) -> None:
-        """Let no worker claim from a queue. Runs and nodes that workers execute go on until they suspend or end."""
+        """Let no worker claim from a queue. Runs and nodes that workers execute continue until they suspend or end."""
         await self._opened().client.flow.pause_queue(name, reason=reason)
 
     async def resume_queue(self, name: str, *, reason: str | None = None) -> None:
@@ -139,3 +180,15 @@ class AppViews:
     async def move_queue(self, source: str, target: str, *, reason: str | None = None) -> int:
         """Move the runs of a queue that no worker executes to another queue; returns their number."""
         return await self._opened().client.flow.move_queue(source, target, reason=reason)
+
+    async def drain_worker(self, id: str, *, reason: str | None = None) -> None:
+        """Let a worker claim nothing more and give up its runs once their steps in flight have ended.
+
+        The worker receives the request with its next heartbeat, three times within a lease. Its process continues,
+        and can be stopped without interrupting a step as soon as the worker holds no run.
+        """
+        await self._opened().client.flow.drain_worker(id, reason=reason)
+
+    async def resume_worker(self, id: str, *, reason: str | None = None) -> None:
+        """Let a drained worker claim again."""
+        await self._opened().client.flow.resume_worker(id, reason=reason)

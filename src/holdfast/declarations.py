@@ -106,7 +106,7 @@ class Declarations:
 
         ``cron`` texts, the interval ``every`` and ``calendar`` texts give the ticks. ``overlap`` says what a tick does
         while an earlier run is open, ``catch_up`` what happens to ticks that no worker took up in time (None: nothing;
-        ``"last"``: the latest one runs; a duration: those of so long ago run), ``jitter`` delays each tick by a part of
+        ``"last"``: the latest one runs; a duration: those due within it run), ``jitter`` delays each tick by a part of
         this time. The declaration is stored when the app is next opened with a worker.
 
         Example::
@@ -122,7 +122,7 @@ class Declarations:
             "jitter": jitter, **options,
         }  # fmt: skip
         definition = self.registry.get(workflow if isinstance(workflow, str) else workflow.name)
-        encoded = definition.encode_params(params, self.limits)
+        encoded = definition.encode_start(params, self.limits)
         self.registry.schedules[name] = declare(name, definition.name, encoded, paused, given, self.limits)
 
     @overload

@@ -169,27 +169,32 @@ class Definitions(Declarations):
 
         def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any, Any]:
             chosen = check_workflow_name(_name_of(function) if name is None else name, self.limits)
-            definition = define(
-                chosen,
-                function,
-                limits=self.limits,
-                now=self.runtime.time.now,
-                options=options,
-                local_names=local_names,
-                step_names=self._step_names,
-            )
-            definition.has_secret = _secret_test(function, local_names)
-            self.registry.add(definition)
+            self._add_workflow(chosen, function, options, local_names, codec)
             if mcp:
                 self.registry.mcp_tools[chosen] = inspect.getdoc(function) or ""
-            self.registry.secrets[f"workflow {chosen}"] = definition.has_secret
-            if codec is not None:
-                from holdfast.payloads.codecs import check_codec
-
-                self.registry.codecs[chosen] = check_codec(codec)
             return Workflow(chosen, function)
 
         return register if fn is None else register(fn)
+
+    def _add_workflow(
+        self,
+        name: str,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        options: WorkflowOptions,
+        local_names: Mapping[str, Any],
+        codec: Codec | Iterable[Codec] | None,
+    ) -> None:
+        definition = define(
+            name, function, limits=self.limits, now=self.runtime.time.now, options=options, local_names=local_names,
+            step_names=self._step_names,
+        )  # fmt: skip
+        definition.has_secret = _secret_test(function, local_names)
+        self.registry.add(definition)
+        self.registry.secrets[f"workflow {name}"] = definition.has_secret
+        if codec is not None:
+            from holdfast.payloads.codecs import check_codec
+
+            self.registry.codecs[name] = check_codec(codec)
 
     @overload
     def step(self, fn: Callable[Concatenate[NoTransaction, ...], Coroutine[Any, Any, R]], /) -> Step[..., R]: ...

@@ -25,12 +25,14 @@
     │   ├── InstanceNotFoundError           INSTANCE_NOT_FOUND
     │   ├── LimitNotFoundError              LIMIT_NOT_FOUND
     │   ├── LimitReachedError               LIMIT_REACHED
+    │   ├── WorkerNotFoundError             WORKER_NOT_FOUND
     │   ├── InstanceExistsError             INSTANCE_ID_ALREADY_EXISTS
     │   ├── InstanceTerminalError           INSTANCE_TERMINAL
     │   ├── ScheduleNotFoundError           SCHEDULE_NOT_FOUND
     │   ├── ScheduleExistsError             SCHEDULE_EXISTS
     │   ├── AppClosedError                  APP_CLOSED
     │   ├── StreamFullError                 STREAM_FULL
+    │   ├── StreamRateError                 STREAM_RATE
     │   └── LeaseLostError                  LEASE_LOST
     ├── DamagedRunError                     RUN_DAMAGED: the stored data of a run cannot be read
     │   └── PayloadError                    PAYLOAD_UNREADABLE: no key for a stored value, or the value is damaged
@@ -85,101 +87,82 @@ class HoldfastError(Exception):
 
     code: ClassVar[str] = "HOLDFAST_ERROR"
 
+    def __init_subclass__(cls, *, code: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if code is not None:
+            cls.code = code
+
     @property
     def message(self) -> str:
         return str(self)
 
 
-class DefinitionError(HoldfastError):
-    code = "INVALID_DEFINITION"
+class DefinitionError(HoldfastError, code="INVALID_DEFINITION"): ...
 
 
-class WorkflowAlreadyRegisteredError(DefinitionError):
-    code = "WORKFLOW_ALREADY_REGISTERED"
+class WorkflowAlreadyRegisteredError(DefinitionError, code="WORKFLOW_ALREADY_REGISTERED"): ...
 
 
-class InvalidNameError(DefinitionError, ValueError):
-    code = "INVALID_NAME"
+class InvalidNameError(DefinitionError, ValueError, code="INVALID_NAME"): ...
 
 
-class InputError(HoldfastError, ValueError):
-    code = "INVALID_INPUT"
+class InputError(HoldfastError, ValueError, code="INVALID_INPUT"): ...
 
 
-class InvalidInstanceIdError(InputError):
-    code = "INVALID_INSTANCE_ID"
+class InvalidInstanceIdError(InputError, code="INVALID_INSTANCE_ID"): ...
 
 
-class InvalidEventTypeError(InputError):
-    code = "INVALID_EVENT_TYPE"
+class InvalidEventTypeError(InputError, code="INVALID_EVENT_TYPE"): ...
 
 
-class InvalidDurationError(InputError):
-    code = "INVALID_DURATION"
+class InvalidDurationError(InputError, code="INVALID_DURATION"): ...
 
 
-class InvalidCursorError(InputError):
-    code = "INVALID_CURSOR"
+class InvalidCursorError(InputError, code="INVALID_CURSOR"): ...
 
 
-class InvalidOptionError(InputError):
-    code = "INVALID_OPTION"
+class InvalidOptionError(InputError, code="INVALID_OPTION"): ...
 
 
-class InvalidLogError(InputError):
-    code = "INVALID_LOG"
+class InvalidLogError(InputError, code="INVALID_LOG"): ...
 
 
-class InvalidUrlError(InputError):
-    code = "INVALID_URL"
+class InvalidUrlError(InputError, code="INVALID_URL"): ...
 
 
-class MissingExtraError(HoldfastError, ImportError):
+class MissingExtraError(HoldfastError, ImportError, code="MISSING_EXTRA"):
     """An optional dependency is not installed; the message has the command that installs it."""
 
-    code = "MISSING_EXTRA"
 
-
-class SignatureError(InputError):
+class SignatureError(InputError, code="INVALID_SIGNATURE"):
     """A webhook was not signed with the secret, or was signed too long ago."""
 
-    code = "INVALID_SIGNATURE"
 
-
-class NotSerializableError(InputError, TypeError):
+class NotSerializableError(InputError, TypeError, code="NOT_SERIALIZABLE"):
     """A value cannot be stored as JSON. Never retried, because the same code would return the same value."""
 
-    code = "NOT_SERIALIZABLE"
 
-
-class ResultInvalidError(NotSerializableError):
+class ResultInvalidError(NotSerializableError, code="RESULT_INVALID"):
     """The result of a workflow, step or node does not fit the return annotation of its function. Never retried."""
 
-    code = "RESULT_INVALID"
+
+class PayloadTooLargeError(InputError, code="PAYLOAD_TOO_LARGE"): ...
 
 
-class PayloadTooLargeError(InputError):
-    code = "PAYLOAD_TOO_LARGE"
-
-
-class ParamsInvalidError(InputError):
+class ParamsInvalidError(InputError, code="WORKFLOW_PARAMS_INVALID"):
     """The input does not fit the workflow's annotation; ``issues`` has one entry per field."""
-
-    code = "WORKFLOW_PARAMS_INVALID"
 
     def __init__(self, message: str, issues: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message)
         self.issues = issues or []
 
 
-class EventInvalidError(InputError):
+class EventInvalidError(InputError, code="EVENT_INVALID"):
     """The payload of an event does not fit its type.
 
     Raised by the call that sends the event if the workflow declares the type with ``events=``, otherwise by the wait
     that receives the event. ``event`` is the event type, ``issues`` has one entry per field.
     """
-
-    code = "EVENT_INVALID"
 
     def __init__(self, message: str, event: str = "", issues: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message, event, issues or [])  # a replay rebuilds the error from these arguments
@@ -190,58 +173,50 @@ class EventInvalidError(InputError):
         return str(self.args[0])
 
 
-class StateError(HoldfastError):
-    code = "INVALID_STATE"
+class StateError(HoldfastError, code="INVALID_STATE"): ...
 
 
-class WorkflowNotFoundError(StateError):
-    code = "WORKFLOW_NOT_FOUND"
+class WorkflowNotFoundError(StateError, code="WORKFLOW_NOT_FOUND"): ...
 
 
-class InstanceNotFoundError(StateError):
-    code = "INSTANCE_NOT_FOUND"
+class InstanceNotFoundError(StateError, code="INSTANCE_NOT_FOUND"): ...
 
 
-class LimitNotFoundError(StateError):
-    code = "LIMIT_NOT_FOUND"
+class LimitNotFoundError(StateError, code="LIMIT_NOT_FOUND"): ...
 
 
-class LimitReachedError(StateError):
+class LimitReachedError(StateError, code="LIMIT_REACHED"):
     """A start with ``on_limit="reject"`` found a limit without room."""
 
-    code = "LIMIT_REACHED"
+
+class InstanceExistsError(StateError, code="INSTANCE_ID_ALREADY_EXISTS"): ...
 
 
-class InstanceExistsError(StateError):
-    code = "INSTANCE_ID_ALREADY_EXISTS"
+class WorkerNotFoundError(StateError, code="WORKER_NOT_FOUND"): ...
 
 
-class InstanceTerminalError(StateError):
-    code = "INSTANCE_TERMINAL"
+class InstanceTerminalError(StateError, code="INSTANCE_TERMINAL"): ...
 
 
-class ScheduleNotFoundError(StateError, LookupError):
-    code = "SCHEDULE_NOT_FOUND"
+class ScheduleNotFoundError(StateError, LookupError, code="SCHEDULE_NOT_FOUND"): ...
 
 
-class ScheduleExistsError(StateError):
-    code = "SCHEDULE_EXISTS"
+class ScheduleExistsError(StateError, code="SCHEDULE_EXISTS"): ...
 
 
-class AppClosedError(StateError):
-    code = "APP_CLOSED"
+class AppClosedError(StateError, code="APP_CLOSED"): ...
 
 
-class StreamFullError(StateError):
+class StreamFullError(StateError, code="STREAM_FULL"):
     """A stream has as many items or bytes as ``Limits`` allows."""
 
-    code = "STREAM_FULL"
+
+class StreamRateError(StateError, code="STREAM_RATE"):
+    """A writer has written more items in a second than ``Limits.stream_rate`` allows."""
 
 
-class LeaseLostError(StateError):
+class LeaseLostError(StateError, code="LEASE_LOST"):
     """Not raised by the engine: a turn that lost its task ends without an error."""
-
-    code = "LEASE_LOST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,116 +231,86 @@ class ErrorInfo:
     """The exceptions of an exception group, and the ``__cause__``; each with its own causes."""
 
 
-class RunError(HoldfastError):
+class RunError(HoldfastError, code="RUN_ERROR"):
     """A run ended without a result. ``error`` describes the cause."""
-
-    code = "RUN_ERROR"
 
     def __init__(self, message: str, error: ErrorInfo) -> None:
         super().__init__(message)
         self.error = error
 
 
-class RunFailedError(RunError):
-    code = "RUN_FAILED"
+class RunFailedError(RunError, code="RUN_FAILED"): ...
 
 
-class RunTerminatedError(RunError):
-    code = "RUN_TERMINATED"
+class RunTerminatedError(RunError, code="RUN_TERMINATED"): ...
 
 
-class RunCancelledError(RunError):
-    code = "RUN_CANCELLED"
+class RunCancelledError(RunError, code="RUN_CANCELLED"): ...
 
 
-class Rejected(HoldfastError):  # noqa: N818  (the public name)
+class Rejected(HoldfastError, code="REJECTED"):  # noqa: N818  (the public name)
     """The run replied to an ask with ``msg.reject(reason)``; ``reason`` is that argument."""
-
-    code = "REJECTED"
 
     def __init__(self, message: str, reason: Any = None) -> None:
         super().__init__(message)
         self.reason = reason
 
 
-class DeliveryError(HoldfastError):
+class DeliveryError(HoldfastError, code="DELIVERY_FAILED"):
     """An outbound event was not delivered. ``status``: the HTTP status of the response; None: there was no response."""
-
-    code = "DELIVERY_FAILED"
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
 
 
-class WorkflowCodeError(HoldfastError):
-    code = "WORKFLOW_CODE_ERROR"
+class WorkflowCodeError(HoldfastError, code="WORKFLOW_CODE_ERROR"): ...
 
 
-class IOInWorkflowError(WorkflowCodeError, RuntimeError):
-    code = "IO_IN_WORKFLOW"
+class IOInWorkflowError(WorkflowCodeError, RuntimeError, code="IO_IN_WORKFLOW"): ...
 
 
-class DuplicateStepError(WorkflowCodeError):
-    code = "DUPLICATE_STEP_KEY"
+class DuplicateStepError(WorkflowCodeError, code="DUPLICATE_STEP_KEY"): ...
 
 
-class StepTypeMismatchError(WorkflowCodeError):
-    code = "STEP_TYPE_MISMATCH"
+class StepTypeMismatchError(WorkflowCodeError, code="STEP_TYPE_MISMATCH"): ...
 
 
-class MaxStepsExceededError(WorkflowCodeError):
-    code = "MAX_STEPS_EXCEEDED"
+class MaxStepsExceededError(WorkflowCodeError, code="MAX_STEPS_EXCEEDED"): ...
 
 
-class NonDeterministicError(WorkflowCodeError):
+class NonDeterministicError(WorkflowCodeError, code="NON_DETERMINISTIC"):
     """An exported run does not fit the code (``replay_file``). A stored run is parked instead, and does not fail."""
 
-    code = "NON_DETERMINISTIC"
 
-
-class WorkflowStuckError(WorkflowCodeError):
+class WorkflowStuckError(WorkflowCodeError, code="WORKFLOW_STUCK"):
     """Workflow code looped without waiting for a step, a timer or an event."""
 
-    code = "WORKFLOW_STUCK"
 
-
-class VersionUnsupportedError(WorkflowCodeError):
+class VersionUnsupportedError(WorkflowCodeError, code="VERSION_UNSUPPORTED"):
     """The run has recorded a version of a change that the code no longer supports, or does not support yet."""
 
-    code = "VERSION_UNSUPPORTED"
+
+class ChannelClosed(WorkflowCodeError, code="CHANNEL_CLOSED"): ...  # noqa: N818  (the public name)
 
 
-class ChannelClosed(WorkflowCodeError):  # noqa: N818  (the public name)
-    code = "CHANNEL_CLOSED"
-
-
-class NotAskedError(WorkflowCodeError):
+class NotAskedError(WorkflowCodeError, code="NOT_ASKED"):
     """The code replied to a message whose sender does not wait for a reply, or already has one."""
 
-    code = "NOT_ASKED"
 
-
-class LinkDownError(WorkflowCodeError):
+class LinkDownError(WorkflowCodeError, code="LINK_DOWN"):
     """A linked run failed, was cancelled or was terminated."""
 
-    code = "LINK_DOWN"
 
-
-class RunTimeoutError(WorkflowCodeError, TimeoutError):
+class RunTimeoutError(WorkflowCodeError, TimeoutError, code="RUN_TIMEOUT"):
     """The timeout of the run, or of its instance as a whole, has expired."""
 
-    code = "RUN_TIMEOUT"
+
+class WaitForEventTimeoutError(WorkflowCodeError, TimeoutError, code="WAIT_FOR_EVENT_TIMEOUT"): ...
 
 
-class WaitForEventTimeoutError(WorkflowCodeError, TimeoutError):
-    code = "WAIT_FOR_EVENT_TIMEOUT"
-
-
-class WorkflowError(HoldfastError):
+class WorkflowError(HoldfastError, code="WORKFLOW_ERROR"):
     """Base class of users' own structured errors; ``kind``, ``retryable`` and ``details`` are stored with the error."""
-
-    code = "WORKFLOW_ERROR"
 
     def __init__(
         self, message: str = "", *, kind: str = "Internal", retryable: bool | None = None, details: Any = None
@@ -376,10 +321,8 @@ class WorkflowError(HoldfastError):
         self.details = details
 
 
-class NonRetryableError(WorkflowError):
+class NonRetryableError(WorkflowError, code="NON_RETRYABLE"):
     """Stops the retries of a step. ``name`` replaces the class name wherever the error is shown."""
-
-    code = "NON_RETRYABLE"
 
     def __init__(
         self, message: str = "", name: str | None = None, *, kind: str | None = None, details: Any = None
@@ -388,13 +331,11 @@ class NonRetryableError(WorkflowError):
         self.name = name or type(self).__name__
 
 
-class StepError(WorkflowError):
+class StepError(WorkflowError, code="STEP_FAILED"):
     """A step failed and is not retried. Its content is the same when it is first raised and on every replay.
 
     ``traceback`` is the stored text of the last attempt's traceback.
     """
-
-    code = "STEP_FAILED"
 
     def __init__(
         self,
@@ -415,22 +356,17 @@ class StepError(WorkflowError):
         self.traceback = traceback
 
 
-class StepTimeoutError(StepError, TimeoutError):
-    code = "STEP_TIMEOUT"
+class StepTimeoutError(StepError, TimeoutError, code="STEP_TIMEOUT"): ...
 
 
-class StepMaxAttemptsExceeded(StepError):  # noqa: N818  (the name is part of the wire contract)
-    code = "STEP_MAX_ATTEMPTS_EXCEEDED"
+class StepMaxAttemptsExceeded(StepError, code="STEP_MAX_ATTEMPTS_EXCEEDED"): ...  # noqa: N818  (the name is part of the wire contract)
 
 
-class UniqueConstraintError(StepError):
-    code = "STEP_UNIQUE_CONSTRAINT_VIOLATION"
+class UniqueConstraintError(StepError, code="STEP_UNIQUE_CONSTRAINT_VIOLATION"): ...
 
 
-class ChildError(StepError):
+class ChildError(StepError, code="CHILD_FAILED"):
     """A child failed, was cancelled or was terminated. ``pid`` and ``status`` are the child's; see ``__cause__``."""
-
-    code = "CHILD_FAILED"
 
     def __init__(self, message: str, *, pid: str = "", status: str = "errored", **rest: Any) -> None:
         super().__init__(message, **rest)
@@ -438,50 +374,37 @@ class ChildError(StepError):
         self.status = status
 
 
-class DamagedRunError(HoldfastError):
+class DamagedRunError(HoldfastError, code="RUN_DAMAGED"):
     """Stored data of one run cannot be read. A worker that claims the run parks it; other runs are not affected."""
 
-    code = "RUN_DAMAGED"
 
-
-class PayloadError(DamagedRunError):
+class PayloadError(DamagedRunError, code="PAYLOAD_UNREADABLE"):
     """A stored value cannot be decoded: its key or codec is missing in this process, or the value is damaged.
 
     A worker parks the run; after the key was added, ``resume`` continues it. Other runs are not affected.
     """
 
-    code = "PAYLOAD_UNREADABLE"
 
-
-class StoreError(HoldfastError):
+class StoreError(HoldfastError, code="STORE_ERROR"):
     """The database failed or refused a request. Writes that were acknowledged before are durable."""
 
-    code = "STORE_ERROR"
+
+class StoreBusyError(StoreError, code="STORE_BUSY"): ...
 
 
-class StoreBusyError(StoreError):
-    code = "STORE_BUSY"
+class StoreUnavailableError(StoreError, code="STORE_UNAVAILABLE"): ...
 
 
-class StoreUnavailableError(StoreError):
-    code = "STORE_UNAVAILABLE"
+class StoreReadOnlyError(StoreError, code="STORE_READ_ONLY"): ...
 
 
-class StoreReadOnlyError(StoreError):
-    code = "STORE_READ_ONLY"
+class StoreFullError(StoreError, code="STORE_FULL"): ...
 
 
-class StoreFullError(StoreError):
-    code = "STORE_FULL"
+class StoreCorruptError(StoreError, code="STORE_CORRUPT"): ...
 
 
-class StoreCorruptError(StoreError):
-    code = "STORE_CORRUPT"
+class NotADatabaseError(StoreError, code="NOT_A_DATABASE"): ...
 
 
-class NotADatabaseError(StoreError):
-    code = "NOT_A_DATABASE"
-
-
-class SchemaVersionError(StoreError):
-    code = "SCHEMA_VERSION"
+class SchemaVersionError(StoreError, code="SCHEMA_VERSION"): ...

@@ -19,13 +19,24 @@ _PACKAGES = {
     "django": ("django",),
     "payloads": ("zstandard", "cryptography"),
     "s3": ("obstore",),
+    "sqlalchemy": ("sqlalchemy",),
 }
 
 
 @contextmanager
 def extra(
     name: Literal[
-        "postgres", "server", "otel", "pydantic-ai", "langgraph", "openai-agents", "mcp", "django", "payloads", "s3"
+        "postgres",
+        "server",
+        "otel",
+        "pydantic-ai",
+        "langgraph",
+        "openai-agents",
+        "mcp",
+        "django",
+        "payloads",
+        "s3",
+        "sqlalchemy",
     ],
     feature: str,
 ) -> Iterator[None]:

@@ -65,7 +65,8 @@ class OpenApp:
         return Worker(self.store, self._app.registry, self.hub, self.ports, random, config, self._app.program)
 
     async def reconcile(self) -> None:
-        """Store the queues and schedules that the code declares."""
+        """Store the limits, queues and schedules that the code declares."""
+        await self.client.flow.declare()
         await self._declare_queues()
         declared = [*self._app.registry.schedules.values()]
         await Reconciliation(self.store, self._app.registry, milliseconds(self.store.clock)).run(declared)

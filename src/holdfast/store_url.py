@@ -48,9 +48,9 @@ def make_store(url: str, schema: str | None, runtime: Runtime) -> Store:
         with extra("postgres", "A postgresql:// database"):
             from holdfast.store.postgres import PostgresStore
         return PostgresStore(url, schema=schema or DEFAULT_SCHEMA, random=runtime.random)
-    from holdfast.store.sqlite import Driver, SqliteStore
+    from holdfast.store.sqlite import SqliteDriver, SqliteStore
 
-    return SqliteStore(sqlite_path(url), clock=runtime.time, driver=Driver(_sqlite_driver(url)))
+    return SqliteStore(sqlite_path(url), clock=runtime.time, driver=SqliteDriver(_sqlite_driver(url)))
 
 
 def make_transfer(url: str, schema: str | None, runtime: Runtime) -> TransferDatabase:

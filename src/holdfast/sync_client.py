@@ -141,7 +141,7 @@ def _of_handle(
     """The blocking form of a method of ``Handle``."""
 
     def blocking(handle: SyncHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return handle._thread.call(method(handle._handle, *args, **kwargs))  # noqa: SLF001  (a method of the class)
+        return handle._thread.call(method(handle._handle, *args, **kwargs))
 
     update_wrapper(blocking, method)
     return blocking
@@ -153,7 +153,7 @@ def _of_app(
     """The blocking form of a method of the app."""
 
     def blocking(client: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return client._call(lambda: method(client._app, *args, **kwargs))  # noqa: SLF001  (a method of the class)
+        return client._call(lambda: method(client._app, *args, **kwargs))
 
     update_wrapper(blocking, method)
     return blocking
@@ -165,7 +165,7 @@ def _of_schedules(
     """The blocking form of a method of ``app.schedules``."""
 
     def blocking(schedules: SyncSchedules, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return schedules._thread.call(method(schedules._schedules, *args, **kwargs))  # noqa: SLF001  (a method of the class)
+        return schedules._thread.call(method(schedules._schedules, *args, **kwargs))
 
     update_wrapper(blocking, method)
     return blocking
@@ -178,9 +178,9 @@ class SyncSchedules:
         self._thread = thread
         self._schedules = schedules
 
-    def trigger(self, name: str) -> SyncHandle[Any]:
+    def trigger(self, name: str, *, reason: str | None = None) -> SyncHandle[Any]:
         """Start a run now, whether or not the schedule is paused or another run of it is open."""
-        return SyncHandle(self._thread, self._thread.call(self._schedules.trigger(name)))
+        return SyncHandle(self._thread, self._thread.call(self._schedules.trigger(name, reason=reason)))
 
     list = _of_schedules(Schedules.list)
     page = _of_schedules(Schedules.page)
@@ -396,6 +396,8 @@ class SyncClient:
     resume_queue = _of_app(AppViews.resume_queue)
     drain_queue = _of_app(AppViews.drain_queue)
     move_queue = _of_app(AppViews.move_queue)
+    drain_worker = _of_app(AppViews.drain_worker)
+    resume_worker = _of_app(AppViews.resume_worker)
 
 
 async def _enter(opened: AbstractAsyncContextManager[Any]) -> None:

@@ -73,7 +73,7 @@ class Webhook:
         return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
     async def __call__(self, event: OutboundEvent) -> None:
-        import httpx  # noqa: PLC0415  (imported only when used)
+        import httpx
 
         body = _body(event)
         headers = {**self._headers, **self._signed(event.id, body), "content-type": "application/json"}
@@ -90,7 +90,7 @@ class Webhook:
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> int:
         """Send the request; returns the status of the response, whose body is not read."""
-        import httpx  # noqa: PLC0415  (imported only when used)
+        import httpx
 
         async with (
             httpx.AsyncClient(verify=self._context(), timeout=None) as client,  # noqa: S113  (the caller sets one)
@@ -107,7 +107,7 @@ class Webhook:
         if self._parts.scheme == "http":
             return False
         if self._tls is None:
-            import ssl  # noqa: PLC0415  (imported only when used)
+            import ssl
 
             self._tls = ssl.create_default_context()
         return self._tls

@@ -302,7 +302,7 @@ async def test_another_process_takes_over_the_step_of_a_killed_worker(make_app: 
         await until(begun)
         worker = first._opened().worker
         assert worker is not None
-        for loop in worker._loops:
+        for loop in worker._loops._all:
             await loop.stop()
         worker.abandon()
         async with second:

@@ -26,7 +26,7 @@ from holdfast import (
     Waiting,
     WorkerConfig,
 )
-from holdfast.store.protocol import OutboxClaimRequest
+from holdfast.store.protocol import ClaimOutbox
 from holdfast.testing import Harness
 
 
@@ -244,7 +244,7 @@ async def test_an_event_whose_attempts_were_all_lost_is_parked_without_another_a
     run = await h.start(emitting_chain(app, 1))
     await h.run_until_idle()
     for _ in range(2):
-        assert len((await h._store.claim_outbox(OutboxClaimRequest("dead", 1000, 1))).rows) == 1
+        assert len((await h._store.outbox(ClaimOutbox("dead", 1000, 1))).rows) == 1
         await h.advance("2 seconds", run=False)
     handler = RecordingHandler(app, max_attempts=2)
     await h.run_until_idle()
@@ -256,7 +256,7 @@ async def test_an_event_whose_attempts_were_all_lost_is_parked_without_another_a
 async def test_another_worker_delivers_an_event_whose_worker_died(h: Harness, app: Holdfast) -> None:
     run = await h.start(emitting_chain(app, 1))
     await h.run_until_idle()
-    await h._store.claim_outbox(OutboxClaimRequest("dead", 1000, 1))
+    await h._store.outbox(ClaimOutbox("dead", 1000, 1))
     handler = RecordingHandler(app)
     await h.run_until_idle()
     assert handler.attempted == []

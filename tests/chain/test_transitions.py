@@ -213,6 +213,28 @@ def test_a_cancellation_ends_the_run_at_once_in_every_state_of_a_step(state: str
     assert list(decision.cancelled) == ([run.call.key] if run.call is not None else [])
 
 
+_LINK_DOWN = {"watch": 2, "status": "errored", "output": None, "error": None, "note": None}
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "status"),
+    [(CANCEL, {"reason": "enough", "deadlineMs": None}, Status.CANCELLED), (EXIT, _LINK_DOWN, Status.ERRORED)],
+)
+def test_an_event_that_ends_the_run_ends_it_after_a_pause_that_prevented_the_end(
+    event_type: str, payload: dict[str, Any], status: Status
+) -> None:
+    run = at_b()
+    run.send(event_type, json.dumps(payload).encode())
+    run.advance()
+    assert isinstance(run.end, Finish)
+
+    run.reopen()  # the pause has kept the observed part of the decision, and not the end
+    run.advance()
+
+    assert isinstance(run.end, Finish)
+    assert run.end.status is status
+
+
 @pytest.mark.parametrize(("watch", "status"), [(1, "errored"), (2, "complete"), (4, "terminated")])
 def test_the_end_of_an_unlinked_or_completed_run_has_no_effect(watch: int, status: str) -> None:
     run = at_b()

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.cli import replay
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError
@@ -84,10 +85,10 @@ class Done(NamedTuple):
     stderr: str
 
 
-def in_process(*arguments: str, cwd: Path) -> Done:
+def in_process(*arguments: str, cwd: Path, typed: str | None = None) -> Done:
     """The exit code and the output of a command, as ``main`` would end it."""
     with contextlib.chdir(cwd):
-        result = CliRunner().invoke(cli, [*arguments])
+        result = CliRunner().invoke(cli, [*arguments], input=typed)
     error = result.exception
     if isinstance(error, HoldfastError):
         return Done(2 if isinstance(error, WrongUsageError) else 1, result.stdout, f"holdfast: {error}")
@@ -145,6 +146,18 @@ def test_a_replay_shows_facts_stack_and_requests_at_a_position(shop: Path) -> No
     assert "      password = <redacted>\n" in done.stdout
     assert "the code waits for step 'charge'" in done.stdout
     assert "log info  order received" in done.stdout
+
+
+def test_a_replay_on_a_terminal_steps_forwards_and_backwards(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_on_terminal", lambda: True)
+    typed = "n\n\np\n1\nwhat?\n99\nprevious\nq"
+
+    done = in_process("replay", "checked_shop:app", "fulfil/o-1", "--until", "0", cwd=shop, typed=typed)
+
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"; position (\d) of 1", done.stdout) == ["0", "1", "1", "0", "1", "1", "0"]
+    shown = [re.findall(r"the code waits for (\w+)", part) for part in re.split(r"; position \d of 1", done.stdout)[1:]]
+    assert [waits[0] for waits in shown] == ["step", "event", "event", "step", "event", "event", "step"]
 
 
 def test_a_file_replays_and_a_difference_is_shown(shop: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +81,7 @@ def test_finished_steps_were_not_run_again(demo: FinishedDemo) -> None:
 
 
 def test_the_order_is_complete_in_the_named_file(demo: FinishedDemo) -> None:
-    assert str(demo.file) in demo.text.splitlines()[-1]
+    assert str(demo.file) in demo.text.splitlines()[-2]
     with closing(sqlite3.connect(demo.file)) as connection:
         runs = connection.execute("SELECT instance_id, status FROM holdfast_run").fetchall()
         attempts = dict(connection.execute("SELECT key, attempts FROM holdfast_fact WHERE state = 0 AND kind = 'do'"))
@@ -88,6 +90,36 @@ def test_the_order_is_complete_in_the_named_file(demo: FinishedDemo) -> None:
     assert runs == [("order-o-1", "complete")]
     assert attempts == {"reserve": 1, "charge": 2, "print label": 1, "pack": 2, "ship": 1}
     assert left == (0,)
+
+
+def test_the_position_of_the_wait_is_in_the_code_of_the_order(demo: FinishedDemo) -> None:
+    assert re.search(r"waiting for an event .* at \S*demo_order\.py:\d+", demo.text)
+
+
+def test_the_demo_ends_with_the_command_of_the_dashboard(demo: FinishedDemo) -> None:
+    assert demo.text.splitlines()[-1] == "In a browser, with 5,000 runs: holdfast dev --example"
+
+
+def test_in_a_terminal_the_link_of_the_order_is_served(demo: FinishedDemo) -> None:
+    program = "from pathlib import Path; from rich.console import Console; from holdfast.cli import demo_dashboard as d"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(
+            sys.executable, [sys.executable, "-c", f"{program}; d.offer(Path({str(demo.file)!r}), Console(width=200))"]
+        )
+    seen = ""
+    while "API " not in seen:  # the server has started
+        seen += os.read(terminal, 10_000).decode()
+        if "Ctrl-C ends the demo" in seen and "\r\nOpen" not in seen:
+            os.write(terminal, b"\n")
+    [page] = re.findall(r"http://127.0.0.1:\d+/(?=#/run/demo.order/order-o-1)", seen)
+    with urllib.request.urlopen(f"{page}_api/demo.order/instances/order-o-1", timeout=20) as response:
+        shown = json.load(response)
+    os.killpg(pid, signal.SIGTERM)  # a shell that runs the tests in the background ignores the signal of Ctrl-C
+    os.waitpid(pid, 0)
+    os.close(terminal)
+
+    assert shown["details"]["status"] == "complete"
 
 
 def test_an_interrupted_demo_leaves_no_file_and_no_process(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import kubernetes_validate
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -83,6 +84,11 @@ def test_manifests_have_the_fields_of_their_kind() -> None:
             value = document
             for name in path.split("."):
                 value = value[name]
+
+
+def test_manifests_fit_the_schemas_of_kubernetes() -> None:
+    for document in DOCUMENTS:
+        kubernetes_validate.validate(document, "1.33", strict=True)
 
 
 def test_manifests_call_commands_and_options_that_exist() -> None:

@@ -130,13 +130,29 @@ def test_an_instance_is_created_with_all_options(live: LiveServer) -> None:
     assert live.run("instances", "create", "-w", "greet", "--delay", "soon").returncode == 2
 
 
+def test_an_instance_is_created_with_context_and_messages_and_retried_by_a_start(live: LiveServer) -> None:
+    order = '{"id": "start-1", "total": 1}'
+    message = 'approval={"by": "ann"}'
+    live.ok(
+        "create", "-w", "fulfil", "-i", "start-1", "--params", order, "--message", message, "--context", '{"team": "a"}'
+    )
+    live.until("fulfil", "start-1", "complete")
+    live.create("refuses", "start-2")
+    live.until("refuses", "start-2", "errored")
+
+    live.ok("create", "-w", "refuses", "-i", "start-2", "--on-reuse", "retry_if_failed")
+
+    assert "retry" in live.run("audit", "refuses/start-2").stdout
+    assert live.run("instances", "create", "-w", "fulfil", "--message", "=1").returncode == 2
+
+
 def test_workers_queues_stats_and_top_show_the_system(live: LiveServer) -> None:
     live.create("refuses", "s-1")
     live.until("refuses", "s-1", "errored")
     live.ok("create", "-w", "greet", "-i", "s-2", "--params", '"ann"', "--queue", "idle")
 
     workers = [line.split() for line in live.run("workers").stdout.splitlines()]
-    assert workers[0] == ["WORKER", "STATE", "QUEUES", "CONCURRENCY", "VERSION"]
+    assert workers[0] == ["WORKER", "STATE", "QUEUES", "HELD", "CONCURRENCY", "VERSION"]
     assert [row[1:3] for row in workers[1:]] == [["alive", "default"]]
     assert live.run("workers", "--wide").stdout.splitlines()[0].split()[-1] == "SEEN_UTC"
 
@@ -223,6 +239,16 @@ def test_a_queue_is_paused_moved_and_resumed_and_a_limit_is_changed(live: LiveSe
     assert (unknown.returncode, "LIMIT_NOT_FOUND" in unknown.stderr) == (1, True)
     wrong = live.run("limits", "set", "none", "--rate", "fast")
     assert (wrong.returncode, "N/DURATION" in wrong.stderr) == (2, True)
+
+
+def test_a_worker_is_drained_and_resumed(live: LiveServer) -> None:
+    [_, row] = _said(live, "workers").splitlines()
+    worker = row.split()[0]
+
+    assert _said(live, "workers", "drain", worker, "--reason", "the host is replaced") == f"{worker}: draining"
+    assert _said(live, "workers").splitlines()[1].split()[1] == "draining"
+    assert _said(live, "workers", "resume", worker) == f"{worker}: resumed"
+    assert "WORKER_NOT_FOUND" in live.run("workers", "drain", "nobody").stderr
 
 
 def _said(live: LiveServer, *arguments: str) -> str:

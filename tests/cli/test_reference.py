@@ -24,6 +24,7 @@ MANAGEMENT = (
     "control_commands",
     "repair_commands",
     "selection",
+    "start_options",
     "observe",
     "model_commands",
     "view_commands",
@@ -110,6 +111,7 @@ def test_management_commands_import_no_engine_no_store_and_no_loader() -> None:
     graph = grimp.build_graph("holdfast", cache_dir=None)
     allowed = {f"holdfast.cli.{name}" for name in MANAGEMENT} | {
         "holdfast.errors",
+        "holdfast.core.condition_text",
         "holdfast.core.durations",
         "holdfast.core.show",
     }
@@ -140,13 +142,8 @@ def test_help_loads_neither_http_nor_tables() -> None:
     assert done.stdout.split() == []
 
 
-MANAGED = [
-    path
-    for path in ALL
-    if path in (("workers",), ("queues",), ("stats",), ("top",))
-    or (len(path) == 2 and path[0] in ("instances", "workflows"))
-]
-WITHOUT_ROUTE: set[str] = set()
+MANAGED = [path for path, command in ALL.items() if any("--base-url" in option.opts for option in command.params)]
+"""The commands that send requests."""
 
 
 @pytest.mark.parametrize("path", MANAGED, ids=" ".join)
@@ -154,3 +151,7 @@ def test_the_page_shows_a_request_for_each_management_command(path: tuple[str, .
     command = " ".join(path)
 
     assert any(known == command or known.startswith(f"{command} ") for known in CURLS)
+
+
+def test_every_request_on_the_page_has_a_command() -> None:
+    assert [known for known in CURLS if not any(known.split()[: len(path)] == [*path] for path in MANAGED)] == []

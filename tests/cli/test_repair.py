@@ -23,7 +23,7 @@ def _run(*words: str, responses: list[Any]) -> tuple[Any, list[tuple[str, str, A
 
 def test_single_instances_are_repaired() -> None:
     cases = [
-        (["retry", "fulfil/o-1", "--reason", "x"], {"ok": True}, "retry", {"reason": "x"}, "fulfil/o-1: goes on.\n"),
+        (["retry", "fulfil/o-1", "--reason", "x"], {"ok": True}, "retry", {"reason": "x"}, "fulfil/o-1: continues.\n"),
         (
             ["resolve", "fulfil/o-1", "--step", "pay", "--error", "no"], {"ok": True},
             "resolve", {"stepKey": "pay", "error": "no"}, "fulfil/o-1: step pay is resolved.\n",
@@ -115,3 +115,14 @@ def test_a_list_takes_the_fields_of_a_filter() -> None:
     assert path.startswith(f"{BASE}/_instances?")
     for part in ("error=KeyError", "workflow=fulfil", "queue=slow", "idPrefix=a", "endedAfter="):
         assert part in path
+
+
+def test_the_attributes_of_a_filter_are_compared_as_those_of_a_list() -> None:
+    done, [(_, _, body)] = _run(
+        "retry", "--search", "total=>=100", "--search", "n=5", "--search", 'code="007"', "--search", "vip=true",
+        "--search", "team=a", "--dry-run",
+        responses=[{"count": 0, "sample": []}],
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert body["filter"]["search"] == {"total": [">=", 100], "n": 5, "code": "007", "vip": True, "team": "a"}

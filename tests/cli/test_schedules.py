@@ -17,7 +17,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     assert live.stop() == 0
 
 
-def test_a_schedule_lives_on_the_command_line(live: LiveServer) -> None:
+def test_a_schedule_is_created_changed_and_deleted_on_the_command_line(live: LiveServer) -> None:
     def schedules(*words: str) -> str:
         done = live.run("schedules", *words)
         assert done.returncode == 0, done.stderr

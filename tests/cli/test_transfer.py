@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,12 +13,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from driving import until, until_status
 from holdfast import (
     ChainTask,
     Completed,
     Context,
-    Handle,
     Holdfast,
     Outbound,
     Outcome,
@@ -32,12 +26,11 @@ from holdfast import (
 )
 from holdfast.cli.errors import TransferError
 from holdfast.cli.transfer import Address, export_runs, import_runs, move_runs, open_again
-from holdfast.ports import Runtime
 from holdfast.store.protocol.transfer import TABLES
-from holdfast.store_url import make_transfer, migrate
-from postgres_harness import CleanSchemas
+from holdfast.store_url import migrate
 
 from .running import holdfast
+from .transferring import killed, places, quiet
 
 STRANGE = "nul \x00 and a lone surrogate \ud800"
 
@@ -112,7 +105,7 @@ async def fill(address: Address) -> None:
         await app.start("order", 3, id="paused")
         await done.result("10 seconds")
         for workflow, instance in (
-            ("order", "waiting"), ("order", "child"), ("chain", "chain"), ("parent", "parent"), ("order", "paused")
+            ("order", "waiting"), ("chain", "chain"), ("parent", "parent"), ("order", "child"), ("order", "paused")
         ):  # fmt: skip
             await _reaches(app, workflow, instance, "waiting")
         while (await app.list("order")).items[0].details.status != "waiting" or len(
@@ -179,28 +172,6 @@ async def _continue_schedule(app: Holdfast) -> None:
     assert len((await app.schedules.get("yearly")).last_runs) == 2
 
 
-@asynccontextmanager
-async def places(folder: Path) -> AsyncIterator[tuple[Address, Address]]:
-    """A SQLite file and a PostgreSQL schema, both empty."""
-    with CleanSchemas.one() as (url, schema):
-        postgres = Address(url, schema)
-        await migrate(url, schema=schema)
-        try:
-            yield Address(f"sqlite:///{folder / 'shop.db'}", None), postgres
-        finally:
-            await _release(postgres)
-
-
-async def _release(address: Address) -> None:
-    database = make_transfer(*address, Runtime())
-    await database.open()
-    await database.release()
-    await database.close()
-
-
-def quiet(_: str) -> None: ...
-
-
 async def test_runs_of_every_model_move_to_postgres_and_continue(tmp_path: Path) -> None:
     said: list[str] = []
     async with places(tmp_path) as (sqlite, postgres):
@@ -247,64 +218,21 @@ async def test_an_export_can_be_imported(tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- interrupted
 
-KILLED = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from holdfast.cli import transfer
-from holdfast.cli.transfer import Address
 
-transfer._BATCH = 3
-left = int(sys.argv[1])
-command, source, schema, target = sys.argv[2:]
-
-def killing(write):
-    def wrapped(*arguments):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return write(*arguments)
-    return wrapped
-
-if command == "import":
-    make = transfer.make_transfer
-    def make_dying(*arguments):
-        database = make(*arguments)
-        database.write = killing(database.write)
-        return database
-    transfer.make_transfer = make_dying
-    transfer.import_file(Path(source), Address(target, schema or None), print)
-elif command == "export":
-    transfer._write_line = killing(transfer._write_line)
-    transfer.export_file(Address(source, None), Path(target), print)
-else:
-    make = transfer.make_transfer
-    def make_killing(*arguments):
-        database = make(*arguments)
-        database.write = killing(database.write)
-        return database
-    transfer.make_transfer = make_killing
-    transfer.move(Address(source, None), Address(target, schema or None), print)
-"""
-
-
-def _killed(*arguments: object) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-
-
-async def test_a_move_that_was_killed_is_resumed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_move_that_was_killed_is_resumed(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     async with places(tmp_path) as (sqlite, postgres):
-        await fill(sqlite)
+        source, target = (sqlite, postgres) if kind == "sqlite" else (postgres, sqlite)
+        await fill(source)
         for write in (2, 9, 3) if not request.config.getoption("--long") else range(2, 15):
-            _killed(write, "move", sqlite.url, postgres.schema, postgres.url)
+            killed(write, "move", source.url, postgres.schema, target.url)
         for address in (sqlite, postgres):
             with pytest.raises(StoreReadOnlyError):
                 await program(address).__aenter__()
 
-        await move_runs(sqlite, postgres, quiet)
+        await move_runs(source, target, quiet)
 
-        await finish(postgres)
+        await finish(target)
 
 
 async def test_an_export_that_was_killed_is_resumed(tmp_path: Path) -> None:
@@ -312,7 +240,7 @@ async def test_an_export_that_was_killed_is_resumed(tmp_path: Path) -> None:
     file = tmp_path / "shop.jsonl"
     await fill(sqlite)
     for line in (1, 3, 20):
-        _killed(line, "export", sqlite.url, "", file)
+        killed(line, "export", sqlite.url, "", file)
     with pytest.raises(TransferError, match="not complete"):
         await import_runs(file, copy, quiet)
     with file.open("ab") as out:
@@ -330,7 +258,7 @@ async def test_an_import_that_was_killed_is_resumed(tmp_path: Path, request: pyt
         await fill(sqlite)
         await export_runs(sqlite, file, quiet)
         for write in (1, 6) if not request.config.getoption("--long") else range(1, 15):
-            _killed(write, "import", file, postgres.schema, postgres.url)
+            killed(write, "import", file, postgres.schema, postgres.url)
         with pytest.raises(StoreReadOnlyError, match="a transfer into it is not complete"):
             await program(postgres).__aenter__()
 
@@ -342,7 +270,7 @@ async def test_an_import_that_was_killed_is_resumed(tmp_path: Path, request: pyt
 async def test_an_interrupted_transfer_can_be_given_up(tmp_path: Path) -> None:
     sqlite = Address(f"sqlite:///{tmp_path / 'shop.db'}", None)
     await fill(sqlite)
-    _killed(4, "export", sqlite.url, "", tmp_path / "shop.jsonl")
+    killed(4, "export", sqlite.url, "", tmp_path / "shop.jsonl")
 
     await open_again(sqlite, quiet)
 
@@ -353,26 +281,27 @@ async def test_an_interrupted_transfer_can_be_given_up(tmp_path: Path) -> None:
 
 COMPUTED = {
     "run": {"error_name", "made_by"},
-    "task": {"owner", "lease_until", "lease_ms", "claimed_by", "bound", "started_at", "permits", "gathered"},
+    "task": {
+        "owner",
+        "lease_until",
+        "lease_ms",
+        "claimed_by",
+        "bound",
+        "started_at",
+        "permits",
+        "gathered",
+        "fair_key",
+    },
     "fact": {"written_by"},
     "event": {"sent_by", "replied_at"},
     "term": {"head", "text", "number"},
     "outbox": {"owner", "due_at"},
     "bulk": {"owner", "lease_until"},
+    "limit_use": {"used", "pass", "virtual", "ready_at", "freed"},
+    "permit": {"id", "grp", "state", "tag", "until_end", "owner", "epoch", "parked", "woken"},
 }
 """Columns that are not carried: a store computes them, or they hold only while a worker or a call runs."""
-NOT_CARRIED = {
-    "meta",
-    "worker",
-    "outlet",
-    "receipt",
-    "leftover",
-    "fence",
-    "tally",
-    "limit_use",
-    "permit",
-    "permit_group",
-}
+NOT_CARRIED = {"meta", "worker", "outlet", "receipt", "leftover", "fence", "tally", "permit_group", "fair_key"}
 """Tables that are not carried."""
 
 
@@ -466,38 +395,14 @@ def test_the_commands_report_what_they_did(tmp_path: Path) -> None:
     )
 
 
-async def _waits_for_permit(run: Handle[Any]) -> bool:
-    return "limit 'one'" in (await run.describe()).why
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_run_that_waits_for_a_permit_and_the_values_of_limits_are_moved(tmp_path: Path, kind: str) -> None:
-    def limited(address: Address) -> Holdfast:
-        app = Holdfast(address.url, schema=address.schema, worker=WorkerConfig(lease="1 second"))
-        one = app.limit("one", concurrency=1)
-
-        @app.workflow(limits=[one], hold="until_end")
-        async def hold(ctx: Context) -> str:
-            await ctx.wait_for_event("end", type="end")
-            return "ended"
-
-        return app
-
+async def test_a_target_with_rows_of_any_kind_is_refused(tmp_path: Path, kind: str) -> None:
     async with places(tmp_path) as (sqlite, postgres):
-        source, target = (sqlite, postgres) if kind == "sqlite" else (postgres, sqlite)
-        app = limited(source)
-        async with app:
-            await app.set_limit("one", concurrency=1, rate=None)
-            first = await app.start("hold", id="first")
-            await until_status(first, "waiting")
-            second = await app.start("hold", id="second")
-            await until(lambda: _waits_for_permit(second))
-        await move_runs(source, target, quiet)
+        source, target = (sqlite, postgres) if kind == "postgres" else (postgres, sqlite)
+        await migrate(source.url, schema=source.schema)
+        app = Holdfast(target.url, schema=target.schema)
+        async with app.connect():
+            await app.pause_queue("bulk")
 
-        moved = limited(target)
-        async with moved:
-            for name in ("first", "second"):
-                await (await moved.get("hold", name)).send_event("end")
-            assert await (await moved.get("hold", "first")).result("20 seconds") == "ended"
-            assert await (await moved.get("hold", "second")).result("20 seconds") == "ended"
-            assert [limit.name for limit in await moved.list_limits()] == ["one"]
+        with pytest.raises(TransferError, match=r"cannot be the target: it is not empty: holdfast_\w+ has rows"):
+            await move_runs(source, target, quiet)

@@ -21,7 +21,7 @@ def test_versions_shows_a_table() -> None:
 
     assert done.returncode == 0, done.stderr
     assert [line.split() for line in done.stdout.splitlines()] == [
-        ["VERSION", "OPEN", "RUNS", "WORKER", "ALIVE"],
+        ["VERSION", "OPEN_RUNS", "WORKER_ALIVE"],
         ["v1", "12", "no"],
         ["-", "1", "yes"],
     ]

@@ -91,3 +91,11 @@ def test_two_files_are_compared_without_a_server(tmp_path: Path, live: LiveServe
     assert (done.returncode, "+ pack (do) completed" in done.stdout) == (1, True)
     for wrong in ("nothing", "fulfil/o-1:x", str(tmp_path)):
         assert live.run("diff", files[0], wrong).returncode == 2
+
+
+def test_the_history_and_the_state_of_a_fork_say_where_it_comes_from(live: LiveServer) -> None:
+    forked = live.run("instances", "fork", "fulfil/o-1", "--before", "charge", "--new-id", "f-1", "--reason", "a try")
+    assert forked.returncode == 0, forked.stderr
+
+    assert "forked from fulfil/o-1, run 0: a try" in live.run("instances", "history", "fulfil/f-1").stdout
+    assert "origin     forked from fulfil/o-1, run 0: a try" in live.run("instances", "get", "fulfil/f-1").stdout

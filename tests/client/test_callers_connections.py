@@ -6,8 +6,9 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from holdfast import Context, Holdfast
-from holdfast.errors import InvalidOptionError, InvalidUrlError, StoreError
+from holdfast.errors import InvalidOptionError, InvalidUrlError, StoreBusyError, StoreError
 from holdfast.store.postgres.psycopg import text
 from postgres_server import new_database
 
@@ -126,6 +127,51 @@ async def test_a_start_in_autocommit_mode_is_committed_at_once(sqlite_app: Holdf
         assert [one.id for one in (await sqlite_app.list("echo")).items] == ["x"]
 
 
+def test_a_deferred_transaction_waits_for_the_lock_before_its_first_read(sqlite_app: Holdfast, tmp_path: Path) -> None:
+    with sqlite_app.sync() as client, _deferred(tmp_path) as callers, _deferred(tmp_path) as others:
+        run = client.start("echo", "a", id="x")
+        others.execute("BEGIN IMMEDIATE")
+        others.execute("UPDATE holdfast_meta SET value = value")
+        commit = threading.Timer(0.2, others.execute, ["COMMIT"])
+        commit.start()
+        callers.execute("BEGIN")
+
+        run.send_event("go", 1, connection=callers)
+        callers.execute("COMMIT")
+        commit.join()
+
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        assert connection.execute("SELECT type FROM holdfast_event").fetchall() == [("go",)]
+
+
+def test_a_transaction_that_read_before_another_process_wrote_is_refused_with_advice(
+    sqlite_app: Holdfast, tmp_path: Path
+) -> None:
+    with sqlite_app.sync() as client, _deferred(tmp_path) as callers:
+        callers.execute("BEGIN")
+        callers.execute("SELECT count(*) FROM holdfast_run").fetchall()
+        client.start("echo", "a", id="other")
+
+        with pytest.raises(StoreBusyError, match="begin it with BEGIN IMMEDIATE"):
+            client.start("echo", "a", id="x", connection=callers)
+
+
+@contextmanager
+def _deferred(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A connection whose transactions begin as the program says; the timer of a test uses it, too."""
+    connection = sqlite3.connect(folder / "app.db", isolation_level=None, check_same_thread=False)
+    with closing(connection):
+        yield connection
+
+
+async def test_a_start_on_a_callers_connection_cannot_retry_a_failed_run(sqlite_app: Holdfast) -> None:
+    async with sqlite_app.connect():
+        with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(InvalidOptionError, match="connection"):
+            await sqlite_app.start("echo", "a", id="a", on_reuse="retry_if_failed", connection=connection)
+
+        assert (await sqlite_app.list("echo")).items == []
+
+
 async def test_a_store_on_apsw_refuses_a_connection_of_sqlite3_and_says_why(tmp_path: Path) -> None:
     app = _workflows(Holdfast(f"sqlite:///{tmp_path}/app.db"))
 
@@ -202,6 +248,7 @@ def test_a_url_with_an_unknown_driver_is_refused(url: str) -> None:
 
 
 def test_the_checkpointer_of_langgraph_refuses_a_file_that_is_opened_with_sqlite3(sqlite_app: Holdfast) -> None:
+    pytest.importorskip("langgraph")
     from holdfast.ext.langgraph.database import database
 
     with pytest.raises(InvalidOptionError, match="a file of its own"):

@@ -11,24 +11,20 @@ import pytest
 from apps import MakeApp
 from driving import until
 from holdfast import Holdfast, RunTerminatedError
+from holdfast.store.protocol import CurrentRuns, RunByName, RunsById, SnapshotQuery
 
 
 def count_reads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Record every read of runs; returns the function that returns the names of the intents read with."""
+    """Record every query for runs; returns the function that returns the names of the queries."""
     store, reads = app._opened().store, list[str]()
+    read = store.read
 
-    def recorded(name: str) -> Any:
-        intent = getattr(store, name)
+    async def recorded(query: Any) -> Any:
+        if isinstance(query, RunsById | RunByName | CurrentRuns | SnapshotQuery):
+            reads.append(type(query).__name__)
+        return await read(query)
 
-        async def read(*args: Any, **options: Any) -> Any:
-            reads.append(name)
-            return await intent(*args, **options)
-
-        return read
-
-    for name in ("find", "get", "list", "load"):
-        if hasattr(store, name):
-            monkeypatch.setattr(store, name, recorded(name), raising=True)
+    monkeypatch.setattr(store, "read", recorded)
     return lambda: reads
 
 
@@ -78,3 +74,40 @@ async def test_a_run_of_this_process_that_another_process_ends_is_noticed_before
         await (await other.get(foreign, run.id)).terminate("by the other process")
         with pytest.raises(RunTerminatedError):
             await run.result(timeout=5)  # the heartbeat, which would notice it too, comes after 10 s
+
+
+async def test_the_result_of_a_run_that_was_looked_up_needs_one_query(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, waiting, gate = app_with_waiting_workflow(make_app)
+    async with app:
+        await watched(app)
+        await app.start(waiting, 3, id="a")
+        run = await app.get(waiting, "a")
+        reads = count_reads(app, monkeypatch)
+        result = asyncio.create_task(run.result(timeout=10))
+        await asyncio.sleep(0)
+        gate.set()
+
+        assert await result == 3
+        assert reads() == ["RunsById"]
+
+
+async def test_the_result_of_a_restarted_run_is_that_of_its_successor(make_app: MakeApp) -> None:
+    app, waiting, gate = app_with_waiting_workflow(make_app)
+    gate.set()
+    async with app:
+        await (await app.start(waiting, 3, id="a")).result()
+        run = await app.get(waiting, "a")
+        gate.clear()
+        await (await app.get(waiting, "a")).restart()
+        result = asyncio.create_task(run.result(timeout=10))
+        await until(lambda: _is_active(app, waiting))
+        assert not result.done()
+        gate.set()
+
+        assert await result == 3
+
+
+async def _is_active(app: Holdfast, workflow: Any) -> bool:
+    return (await (await app.get(workflow, "a")).status()).status == "active"

@@ -129,7 +129,7 @@ def test_ticks_in_all_time_zones_are_those_of_a_search(part: int, request: pytes
         ("15 * * * *", ["03-29 00:15", "03-29 01:15"], ["10-25 00:15", "10-25 01:15", "10-25 02:15"]),
     ],
 )
-def test_the_table_of_the_documentation(cron: str, forward: list[str], back: list[str]) -> None:
+def test_ticks_are_those_of_the_table_in_the_documentation(cron: str, forward: list[str], back: list[str]) -> None:
     """Berlin: at 01:00 UTC on March 29th the clock goes from 02:00 to 03:00; on October 25th from 03:00 to 02:00."""
     spec = ScheduleSpec.read(cron=cron, timezone="Europe/Berlin")
 

@@ -45,6 +45,7 @@ def test_a_lost_worker_is_followed_by_a_gap_until_the_takeover() -> None:
         Hold("app-1", 40_000, 45_000),
     ]
     assert timeline.holds_of(items, {})[0].end == 40_000
+    assert timeline.working_ms(items, 50_000) == 5_000  # the time until the loss was noticed is idle
 
 
 def test_attempts_of_one_worker_without_a_pause_are_one_hold() -> None:

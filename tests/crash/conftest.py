@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+from postgres_harness import CleanSchemas
 
 from .fork_server import ForkServer
 from .workspace import Workspace
@@ -45,3 +48,13 @@ async def make_workspace(
 def long(request: pytest.FixtureRequest) -> bool:
     """True if the test visits every kill point (``--long``)."""
     return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str | None]]:
+    """The URL and the schema of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'work.db'}", None
+        return
+    with CleanSchemas.one() as place:
+        yield place

@@ -18,9 +18,7 @@ from holdfast.store.sqlite.jobs import Mode
 from .workload import SideFile
 
 # The store calls that are counted: all that affect a run. ``wait_for_change``, which only detects writes, is left out.
-CALLS = (
-    "create", "send", "claim", "commit", "heartbeat", "fetch_signals", "reap", "release", "load", "undelivered", "runs",
-)  # fmt: skip
+CALLS = ("create", "send", "claim", "commit", "heartbeat", "fetch_signals", "reap", "release", "read")
 WHEN = ("before", "during", "after")
 
 

@@ -1,4 +1,4 @@
-"""The program of the tests of leases: a chain step with a lease of 1 second, on a worker with a lease of 30 seconds."""
+"""The program of the tests of leases: chain steps with leases of 2 and 6 s, on a worker with a lease of 30 s."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from holdfast import ChainTask, Holdfast, WorkerConfig
 from holdfast.core import codec
 
-LEASE_SECONDS = 1.0
-LONGER_SECONDS = 1.6
+LEASE_SECONDS = 2.0
+"""The lease of chain ``leased``."""
+LONG_LEASE_SECONDS = 6.0
+"""The lease of chain ``long_leased``, longer than a busy test machine delays a heartbeat."""
 
 
 def make_app(url: str, schema: str | None, side: str) -> Holdfast:
     app = Holdfast(url, **({} if schema is None else {"schema": schema}), worker=WorkerConfig(poll="100 ms"))
-    chain = app.chain("leased")
 
-    @chain.step("ONLY", lease=LEASE_SECONDS)
     async def only(task: ChainTask) -> Any:
         """Take ``params`` seconds in the first attempt; return at once in later attempts."""
         write(side, attempt=task.attempt)
@@ -26,6 +26,8 @@ def make_app(url: str, schema: str | None, side: str) -> Holdfast:
             await asyncio.sleep(task.params)
         return task.attempt
 
+    app.chain("leased").step("ONLY", lease=LEASE_SECONDS)(only)
+    app.chain("long_leased").step("ONLY", lease=LONG_LEASE_SECONDS)(only)
     return app
 
 

@@ -7,15 +7,17 @@ write may be half written or contain garbage. A random number generator chooses.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from random import Random
 from typing import Any, NamedTuple
 
 import apsw
+import pytest
 
 _SECTOR = 512
 
@@ -45,13 +47,30 @@ class Delete(NamedTuple):
     file: str
 
 
+class MakeFolder(NamedTuple):
+    """A new folder. It is on the disk when the folder that contains it is synced."""
+
+    folder: str
+
+
+class Rename(NamedTuple):
+    """A file gets another name in its folder: on the disk when the folder is synced."""
+
+    file: str
+    name: str
+
+
+class SyncFolder(NamedTuple):
+    folder: str
+
+
 class Acknowledged(NamedTuple):
     """An acknowledgement that a caller has received: its data must survive a cut from here on."""
 
     line: dict[str, Any]
 
 
-Entry = Write | Truncate | Sync | FailedSync | Delete | Acknowledged
+Entry = Write | Truncate | Sync | FailedSync | Delete | MakeFolder | Rename | SyncFolder | Acknowledged
 
 
 @dataclass(slots=True)
@@ -92,12 +111,54 @@ class Journal:
         return name is not None and Path(name).parent == self.folder and not name.endswith("-shm")
 
 
+@dataclass(slots=True)
+class Names:
+    """The folders and the names of files on a disk.
+
+    Files in the journal's own folder are not renamed, and SQLite syncs their names. A file in a folder below it exists
+    after a cut if the entries of its folders have arrived, and its content is under its last name that has arrived.
+    """
+
+    folders: set[str] = field(default_factory=lambda: {"."})
+    renamed: dict[str, str] = field(default_factory=dict)
+    """The name on the disk of files by their first names."""
+    pending: list[MakeFolder | Rename] = field(default_factory=list)
+
+    def apply(self, entry: MakeFolder | Rename | SyncFolder) -> None:
+        if not isinstance(entry, SyncFolder):
+            self.pending.append(entry)
+            return
+        arrived = [one for one in self.pending if str(PurePath(one[0]).parent) == entry.folder]
+        self.pending = [one for one in self.pending if one not in arrived]
+        self._arrive(arrived)
+
+    def _arrive(self, entries: Iterable[MakeFolder | Rename]) -> None:
+        for entry in entries:
+            if isinstance(entry, MakeFolder):
+                self.folders.add(entry.folder)
+            else:
+                self.renamed[entry.file] = entry.name
+
+    def named(self, content: dict[str, bytes], rng: Random | None) -> dict[str, bytes]:
+        """The files that exist after a cut now."""
+        after = Names({*self.folders}, {**self.renamed})
+        after._arrive(one for one in self.pending if rng is not None and rng.random() < 0.5)
+        contents = dict.fromkeys(after.renamed.values(), b"")
+        contents |= {after.renamed.get(file, file): data for file, data in content.items()}
+        return {
+            file: data
+            for file, data in contents.items()
+            if all(str(folder) in after.folders for folder in PurePath(file).parents)
+        }
+
+
 class Disk:
     """The state of a disk: the synced content of each file, and its unsynced writes."""
 
     def __init__(self) -> None:
         self._synced: dict[str, bytearray] = {}
         self._pending: dict[str, list[Write | Truncate]] = {}
+        self._names = Names()
 
     def apply(self, entry: Entry) -> None:
         if isinstance(entry, Sync):
@@ -111,6 +172,8 @@ class Disk:
             self._pending.pop(entry.file, None)
         elif isinstance(entry, (Write, Truncate)):
             self._pending.setdefault(entry.file, []).append(entry)
+        elif isinstance(entry, (MakeFolder, Rename, SyncFolder)):
+            self._names.apply(entry)
 
     def image(self, rng: Random | None = None) -> dict[str, bytes]:
         """The files after a cut now. With ``rng`` a random part of the unsynced writes is included, else none."""
@@ -124,13 +187,14 @@ class Disk:
                 found[file] = bytes(content)
             else:
                 found[file] = bytes(synced)
-        return found
+        return self._names.named(found, rng)
 
     @staticmethod
     def of(image: dict[str, bytes]) -> Disk:
         """A disk that has these files, and no unsynced writes."""
         disk = Disk()
         disk._synced = {file: bytearray(content) for file, content in image.items()}
+        disk._names.folders |= {str(folder) for file in image for folder in PurePath(file).parents}
         return disk
 
 
@@ -225,13 +289,54 @@ class _RecordingVFS(apsw.VFS):
 
 
 @contextmanager
+def _recording_files(journal: Journal) -> Iterator[None]:
+    """Record files that Python writes in folders below the journal's folder: their syncs, new names and folders."""
+    fsync, rename, mkdir = os.fsync, Path.rename, Path.mkdir
+
+    def inside(path: Path) -> str | None:
+        return str(path.relative_to(journal.folder)) if path.is_relative_to(journal.folder) else None
+
+    def record_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if (name := inside(path)) is None:
+            return
+        if path.is_dir():
+            journal.add(SyncFolder(name))
+            return
+        journal.add(Write(name, 0, path.read_bytes()))
+        if not journal.sync(name):
+            raise OSError("the disk failed")
+
+    def record_rename(path: Path, target: Any) -> Path:
+        renamed = rename(path, target)
+        if (name := inside(path)) is not None:
+            journal.add(Rename(name, str(Path(target).relative_to(journal.folder))))
+        return renamed
+
+    def record_mkdir(path: Path, *args: Any, **options: Any) -> None:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        mkdir(path, *args, **options)
+        for folder in reversed(missing):
+            if (name := inside(folder)) is not None:
+                journal.add(MakeFolder(name))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", record_fsync)
+        patch.setattr(Path, "rename", record_rename)
+        patch.setattr(Path, "mkdir", record_mkdir)
+        yield
+
+
+@contextmanager
 def recording(folder: Path) -> Iterator[Journal]:
-    """Record the operations on databases that this process opens in the folder during the context."""
+    """Record the operations on databases that this process opens in the folder, and on files below it."""
     journal = Journal(folder)
     before = apsw.vfs_details()[0]["zName"]
     vfs = _RecordingVFS(before, journal)
     try:
-        yield journal
+        with _recording_files(journal):
+            yield journal
     finally:
         apsw.set_default_vfs(before)
         vfs.unregister()

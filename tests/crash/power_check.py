@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from base64 import b64decode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from holdfast.core import envelope
+from holdfast.payloads.codecs import CodecChain
+from holdfast.store.protocol.blobs import REFERRING
+from holdfast.store.protocol.streams import unpack
 from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.guard import Guard
 
+from .power_models import CODECS
 from .workload import Planned
 
 FILE = "work.db"
+BLOBS = "blobs"
+"""The folder of blobs in files."""
 
 _ENTRIES = {"pay": ("in", "out"), "enter": ("child",), "move": ("live",), "later": ("later",)}
 """Rows that a step writes to the ledger, in the transaction of its result."""
@@ -31,6 +40,7 @@ _FACTS = (
 _RESULTS = f"{_FACTS} = 0"
 _WAITS = f"{_FACTS} = 1 AND f.key = 'PAY'"
 _OUTBOX = "SELECT r.instance_id, o.type FROM holdfast_outbox AS o JOIN holdfast_run AS r ON r.id = o.run"
+_CHUNKS = "SELECT r.instance_id, c.first, c.data FROM holdfast_chunk AS c JOIN holdfast_run AS r ON r.id = c.run"
 _TASKS = "SELECT count(*) FROM holdfast_task"
 
 
@@ -45,12 +55,16 @@ class AcknowledgedData:
     results: set[tuple[str, str]] = field(default_factory=set)
     """Results of steps that a later step, which has begun, depends on."""
     delivered: set[tuple[str, str]] = field(default_factory=set)
+    read: set[tuple[str, int, str]] = field(default_factory=set)
+    """Items of streams that a reader has seen: run, offset and value."""
 
     def record(self, line: dict[str, Any]) -> None:
         self.opened |= "open" in line
         self.results |= {(line["run"], key) for key in line.get("needs", ())}
         if "delivered" in line:
             self.delivered.add((line["id"], line["delivered"]))
+        if "read" in line:
+            self.read.add((line["read"], line["offset"], line["value"]))
         said = line.get("acknowledged")
         if said == "start":
             self.starts.add(line["id"])
@@ -61,8 +75,9 @@ class AcknowledgedData:
 
     def copy(self) -> AcknowledgedData:
         return AcknowledgedData(
-            self.opened, set(self.starts), set(self.events), set(self.ended), set(self.results), set(self.delivered)
-        )
+            self.opened, set(self.starts), set(self.events), set(self.ended), set(self.results), set(self.delivered),
+            set(self.read),
+        )  # fmt: skip
 
 
 def check(connection: apsw.Connection, acknowledged: AcknowledgedData, plan: dict[str, Planned]) -> None:
@@ -80,17 +95,23 @@ def check(connection: apsw.Connection, acknowledged: AcknowledgedData, plan: dic
     )
     for run in acknowledged.ended:
         status, output = runs[run]
-        assert (status, json.loads(output)) == ("complete", plan[run].expected), f"{run}: {status} {output!r}"
+        found = status, _plain(connection, output, "output")
+        assert found == ("complete", plan[run].expected), f"{run}: {found}"
     results = {(run, key): ok for run, key, ok in connection.execute(_RESULTS)}
     _check_present("results", acknowledged.results, results.keys())
     done = {result for result, ok in results.items() if ok}
     _check_ledger(connection, done)
     _check_outbox(connection, acknowledged, done)
+    _check_blobs(connection)
+    _check_present("items of streams", acknowledged.read, {*_items(connection)})
 
 
 def check_end(connection: apsw.Connection, plan: dict[str, Planned]) -> None:
     """Check that every run has completed, and that its rows and outbound events are stored once."""
-    found = {run: (status, output and json.loads(output)) for run, status, output in connection.execute(_RUNS)}
+    found = {
+        run: (status, output and _plain(connection, output, "output"))
+        for run, status, output in connection.execute(_RUNS)
+    }
     expected = {run: ("complete", planned.expected) for run, planned in plan.items()}
     wrong = {run: found.get(run) for run, end in expected.items() if found.get(run) != end}
     assert not wrong, f"other ends than expected: {wrong}"
@@ -121,6 +142,43 @@ def _check_outbox(connection: apsw.Connection, acknowledged: AcknowledgedData, r
         f"outbound events without outcomes, or outcomes without outbound events: {found ^ expected}"
     )
     _check_present("deliveries", acknowledged.delivered, found)
+
+
+def _check_blobs(connection: apsw.Connection) -> None:
+    """Check that every blob to which a row refers is stored: no commit was written before its blobs."""
+    for table, columns in REFERRING:
+        for column in columns if table != "chunk" else ():
+            for (value,) in connection.execute(f"SELECT {column} FROM holdfast_{table} WHERE {column} IS NOT NULL"):
+                if envelope.is_envelope(value):
+                    _encoded(connection, envelope.read(value))
+
+
+def _items(connection: apsw.Connection) -> Iterator[tuple[str, int, str]]:
+    """Run, offset and value of each item of a stream."""
+    for run, first, data in connection.execute(_CHUNKS).fetchall():
+        for offset, (_, value) in enumerate(unpack(data), first):
+            yield run, offset, _plain(connection, value, "stream:out")
+
+
+def _plain(connection: apsw.Connection, value: bytes, role: str) -> Any:
+    """A stored value, decoded."""
+    if not envelope.is_envelope(value):
+        return json.loads(value)
+    content = envelope.read(value)
+    bound_to = f"{content['home']}\0{role}".encode()
+    return json.loads(CodecChain(CODECS).decode(content["codec"], _encoded(connection, content), bound_to))
+
+
+def _encoded(connection: apsw.Connection, content: Any) -> bytes:
+    """The encoded value of an envelope, which may be a blob in the database or in a file beside it."""
+    if "sha256" not in content:
+        return b64decode(content["data"])
+    name = content["blobs"][0]
+    chunks = connection.execute("SELECT data FROM holdfast_blob_chunk WHERE id = ? ORDER BY n", (name,))
+    file = Path(connection.filename).parent / BLOBS / name[:2] / name
+    blob = file.read_bytes() if file.exists() else b"".join(data for (data,) in chunks)
+    assert hashlib.sha256(blob).hexdigest() == content["sha256"], f"the blob {name} is missing or damaged"
+    return blob
 
 
 def opened(folder: Path, *, as_store: bool) -> apsw.Connection:

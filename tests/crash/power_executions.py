@@ -22,8 +22,8 @@ from holdfast import Handle, Holdfast, InstanceNotFoundError, StoreError, Worker
 
 from .checker import GUARDS
 from .power import Acknowledged, Disk, Journal, Sync, recording
-from .power_check import FILE, AcknowledgedData, by_id, check, opened
-from .power_models import register_all
+from .power_check import BLOBS, FILE, AcknowledgedData, by_id, check, opened
+from .power_models import BLOB_THRESHOLD, register_all, spoken
 from .program import send_events
 from .workload import TABLES, Planned, SideFile
 
@@ -44,13 +44,23 @@ class JournalSideFile(SideFile):
 
 
 async def execute(
-    folder: Path, plan: list[Planned], *, failing: frozenset[int] = frozenset(), lease: float = 20, patience: float = 60
+    folder: Path,
+    plan: list[Planned],
+    *,
+    failing: frozenset[int] = frozenset(),
+    lease: float = 20,
+    patience: float = 60,
+    in_files: bool = False,
 ) -> Journal:
-    """Run the plan in this process, continuing from the files in the folder, until all runs have ended."""
+    """Run the plan in this process, continuing from the files in the folder, until all runs have ended.
+
+    ``in_files``: blobs are files in the folder, not chunks in the database.
+    """
     with recording(folder) as journal:
         side = JournalSideFile(journal)
         config = WorkerConfig(lease=lease, poll=0.1, max_losses=1_000_000)
-        app = Holdfast(f"sqlite:///{folder}/{FILE}", worker=config)
+        blobs = f"file://{folder}/{BLOBS}" if in_files else "database"
+        app = Holdfast(f"sqlite:///{folder}/{FILE}", worker=config, blobs=blobs, blob_threshold=BLOB_THRESHOLD)
         register_all(app, side)
         async with app.connect():
             _prepare(folder)
@@ -71,10 +81,25 @@ def _prepare(folder: Path) -> None:
 
 async def _run_one(app: Holdfast, planned: Planned, side: SideFile) -> None:
     run = await (_started(app, planned, side) if planned.started_by is None else _found(app, planned))
+    if planned.workflow == "talk":
+        await _read(run, planned, side)
     assert await run.result(timeout=60) == planned.expected
     side.write({"acknowledged": "result", "id": planned.id})
     while not all(sent.state == "delivered" for sent in await run.outbox()):
         await asyncio.sleep(0.02)
+
+
+async def _read(run: Handle[Any], planned: Planned, side: SideFile) -> None:
+    """Follow the stream of a talk: what a reader has seen must survive, and its output is complete at the end."""
+    while True:
+        try:
+            async for item in run.stream("out", attempts="all"):
+                side.write({"read": planned.id, "offset": item.offset, "value": item.value})
+            assert [item.value async for item in run.stream("out")] == spoken(planned.n)
+        except StoreError:
+            await asyncio.sleep(0.02)
+        else:
+            return
 
 
 async def _started(app: Holdfast, planned: Planned, side: SideFile) -> Handle[Any]:
@@ -191,4 +216,5 @@ def write_image(image: dict[str, bytes], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for file, content in image.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)

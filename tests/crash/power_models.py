@@ -1,4 +1,7 @@
-"""The workload of the power cuts: that of the other crash tests, and chains, graphs and live transactions."""
+"""The workload of the power cuts: that of the other crash tests, chains, graphs, live transactions, streams.
+
+The values of the workflow with a stream are compressed and encrypted, and the large ones are blobs.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import asyncio
 from random import Random
 from typing import Any
 
-from holdfast import ChainTask, Completed, Context, Holdfast, Outbound, OutboundEvent, Transaction, Waiting
+from holdfast import ChainTask, Completed, Context, Holdfast, Outbound, OutboundEvent, Transaction, Waiting, step_info
+from holdfast.payloads import Aes, Zstd
 
 from .graph_program import PATIENT as PATIENT_NODES
 from .workload import PATIENT, Planned, SideFile, Work, plan, register
 
 ITEMS = 3
 SOLD = ("asked", "shipped")
+BLOB_THRESHOLD = 2000
+LARGE = Random(1).randbytes(3000).hex()
+"""A value above the threshold, also after compression."""
+CODECS = (Zstd(), Aes({"k1": b"k" * 32}))
 
 
 def models_plan(copies: int) -> list[Planned]:
@@ -33,7 +41,13 @@ def _copy(n: int) -> list[Planned]:
         Planned("sale", f"sale-{n}", n, [n, n + 1], (("paid", n + 1),)),
         Planned("fan", f"fan-{n}", n, fan),
         Planned("booking", f"booking-{n}", n, [0, 1], ledger=("live", "later")),
+        Planned("talk", f"talk-{n}", n, n + len(LARGE)),
     ]
+
+
+def spoken(n: int) -> list[str]:
+    """The output of the stream of a talk. One of its items is a blob."""
+    return ["begin", *(f"word {n}.{i}" for i in range(4)), LARGE + str(n), f"last word of {n}", "end"]
 
 
 def register_all(app: Holdfast, side: SideFile) -> None:
@@ -41,6 +55,7 @@ def register_all(app: Holdfast, side: SideFile) -> None:
     _register_chain(app, side)
     _register_graph(app)
     _register_transactions(app, Work(side))
+    _register_streams(app)
 
 
 def _register_chain(app: Holdfast, side: SideFile) -> None:
@@ -101,3 +116,19 @@ def _register_transactions(app: Holdfast, work: Work) -> None:
     async def booking(ctx: Context, n: int) -> list[int]:
         before = await ctx.do("move", move, ctx.info.instance_id, retry=PATIENT)
         return [before, await ctx.do("later", later, ctx.info.instance_id, retry=PATIENT)]
+
+
+def _register_streams(app: Holdfast) -> None:
+    @app.step(retry=PATIENT)
+    async def speak(n: int) -> str:
+        out = step_info().stream("out")
+        for value in spoken(n)[1:-1]:
+            await out.write(value)
+        return LARGE
+
+    @app.workflow(codec=CODECS)
+    async def talk(ctx: Context, n: int) -> int:
+        await ctx.stream("out").write("begin")
+        said = await speak(n)
+        await ctx.stream("out").write("end")
+        return n + len(said)

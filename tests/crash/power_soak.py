@@ -43,14 +43,14 @@ def soak(seed: int, cycles: int, folder: Path) -> Counter[str]:
     """Execute the program several times, each time from the image of a cut in the previous execution."""
     rng = Random(seed)
     connection._CHECKPOINT_PAGES = rng.choice([10, 40, 150])
-    plan = whole_plan(COPIES, seed)
+    plan, in_files = whole_plan(COPIES, seed), seed % 2 == 0
     cutter = Cutter(folder / "image", plan)
     image: dict[str, bytes] = {}
     acknowledged = AcknowledgedData()
     for number in range(EXECUTIONS):
         write_image(image, folder / "disk")
         began = time.monotonic()
-        journal = asyncio.run(execute(folder / "disk", plan, lease=_LEASE))
+        journal = asyncio.run(execute(folder / "disk", plan, lease=_LEASE, in_files=in_files))
         print(
             f"seed {seed}, execution {number + 1}: {len(journal.entries)} writes, {time.monotonic() - began:.1f} s",
             flush=True,
@@ -81,9 +81,10 @@ def keep(cutter: Cutter, acknowledged: AcknowledgedData, seed: int) -> str:
 
 def again(kept: Path) -> None:
     values = json.loads((kept / "acknowledged.json").read_text())
-    pairs = {name: {tuple(one) for one in values[name]} for name in ("events", "results", "delivered")}
+    pairs = {name: {tuple(one) for one in values[name]} for name in ("events", "results", "delivered", "read")}
     acknowledged = AcknowledgedData(values["opened"], set(values["starts"]), ended=set(values["ended"]), **pairs)
-    image = {file.name: file.read_bytes() for file in (kept / "image").iterdir()}
+    images = kept / "image"
+    image = {str(file.relative_to(images)): file.read_bytes() for file in images.rglob("*") if file.is_file()}
     with tempfile.TemporaryDirectory() as folder:
         Cutter(Path(folder) / "image", whole_plan(COPIES, int((kept / "seed").read_text()))).inspect(
             image, acknowledged

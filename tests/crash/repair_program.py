@@ -12,12 +12,12 @@ from holdfast import Context, Filter, Holdfast, Retry
 from holdfast.client import bulk_jobs
 from holdfast.core.model import Status
 from holdfast.errors import InstanceExistsError, StateError
-from holdfast.store.protocol import PrunePosition, PruneRequest
+from holdfast.store.protocol import PrunePosition, PruneRuns
 
 from .killer import Counter
 
 IDS = [f"o-{n}" for n in range(6)]
-CALLS = ("control", "bulk", "prune", "facts", "runs")
+CALLS = ("control", "bulk", "maintain", "read")
 _ONCE = Retry(limit=0, delay="10 ms", backoff="constant")
 
 
@@ -70,8 +70,8 @@ async def _fork(app: Holdfast) -> None:
 async def _prune(app: Holdfast) -> None:
     position: PrunePosition | None = PrunePosition()
     while position is not None:
-        request = PruneRequest("flow", Status.ERRORED, 0, after=position, limit=2)
-        position = (await app._opened().store.prune(request)).next
+        request = PruneRuns("flow", Status.ERRORED, 0, after=position, limit=2)
+        position = (await app._opened().store.maintain(request)).next
 
 
 async def _bulk(app: Holdfast) -> None:

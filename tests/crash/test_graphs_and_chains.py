@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Start
-from postgres_harness import CleanSchemas
 
 from .fork_server import ForkedProcess, ForkServer
 from .graph_program import NODES, make_app, pay, values
@@ -70,17 +69,11 @@ class SharedDatabase:
             child.signal(signal.SIGKILL)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path, fork_server: ForkServer) -> Iterator[SharedDatabase]:
-    if request.param == "sqlite":
-        made = SharedDatabase(f"sqlite:///{tmp_path}/work.db", None, tmp_path, fork_server)
-        yield made
-        made.close()
-        return
-    with CleanSchemas.one() as (url, schema):
-        made = SharedDatabase(url, schema, tmp_path, fork_server)
-        yield made
-        made.close()
+@pytest.fixture
+def shared(address: tuple[str, str | None], tmp_path: Path, fork_server: ForkServer) -> Iterator[SharedDatabase]:
+    made = SharedDatabase(*address, tmp_path, fork_server)
+    yield made
+    made.close()
 
 
 async def test_a_graph_has_each_result_once_while_its_processes_are_killed(shared: SharedDatabase) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from postgres_harness import CleanSchemas
-
 from .fork_server import ForkedProcess, ForkServer
-from .lease_program import LEASE_SECONDS, LONGER_SECONDS, make_app
+from .lease_program import LEASE_SECONDS, LONG_LEASE_SECONDS, make_app
 from .workspace import until
 
 _WORKERS_LEASE_SECONDS = 30.0
@@ -45,17 +43,11 @@ class SharedDatabase:
             worker.signal(signal.SIGKILL)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest, tmp_path: Path, fork_server: ForkServer) -> Iterator[SharedDatabase]:
-    if request.param == "sqlite":
-        made = SharedDatabase(f"sqlite:///{tmp_path}/work.db", None, tmp_path, fork_server)
-        yield made
-        made.close()
-        return
-    with CleanSchemas.one() as (url, schema):
-        made = SharedDatabase(url, schema, tmp_path, fork_server)
-        yield made
-        made.close()
+@pytest.fixture
+def shared(address: tuple[str, str | None], tmp_path: Path, fork_server: ForkServer) -> Iterator[SharedDatabase]:
+    made = SharedDatabase(*address, tmp_path, fork_server)
+    yield made
+    made.close()
 
 
 async def test_the_step_of_a_killed_worker_is_taken_over_after_the_steps_lease(shared: SharedDatabase) -> None:
@@ -78,7 +70,7 @@ async def test_the_step_of_a_killed_worker_is_taken_over_after_the_steps_lease(s
 async def test_a_handler_on_a_living_worker_may_run_longer_than_its_lease(shared: SharedDatabase) -> None:
     app = make_app(**shared.location)
     async with app.connect():
-        run = await app.start("leased", LONGER_SECONDS, id="it")
+        run = await app.start("long_leased", LONG_LEASE_SECONDS + 0.5, id="it")
         await shared.start_worker()
         await shared.start_worker()
 

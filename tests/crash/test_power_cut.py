@@ -8,24 +8,29 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
+from typing import BinaryIO
 
 import apsw
 import pytest
 
+from holdfast.payloads import blobs
+from holdfast.payloads.blobs import FileBlobs
 from holdfast.store.sqlite import connection, opening
 
-from .power import Disk, FailedSync, Journal, Sync
+from .power import Disk, FailedSync, Journal, Rename, Sync
 from .power_check import FILE, AcknowledgedData
 from .power_executions import Cutter, execute, states, write_image
 from .power_models import whole_plan
+from .workload import Planned
 
 COPIES = 2
 PLAN = whole_plan(COPIES, 0)
+TALKS = [planned for planned in PLAN if planned.workflow == "talk"]
 
 
-def check_cuts(journal: Journal, folder: Path, every: int) -> int:
+def check_cuts(journal: Journal, folder: Path, every: int, plan: list[Planned] = PLAN) -> int:
     """Cut the power at every n-th entry of the journal, and before more of the syncs; returns the number of cuts."""
-    cutter = Cutter(folder, PLAN)
+    cutter = Cutter(folder, plan)
     for n, (disk, acknowledged) in enumerate(states(journal, Disk(), AcknowledgedData())):
         if n % every == 0 or (isinstance(journal.entries[n], Sync) and n % (every // 2 + 1) == 0):
             for rng in (None, Random(n)):
@@ -49,6 +54,41 @@ async def test_acknowledged_writes_survive_a_power_cut(tmp_path: Path, long: boo
     print(f"{cuts} cuts in {len(journal.entries)} writes, {sum(isinstance(e, Sync) for e in journal.entries)} syncs")
     assert cuts > 200
     assert any(isinstance(e, Sync) and e.file == "work.db" for e in journal.entries[200:]), "no checkpoint was seen"
+
+
+@pytest.mark.promise("durability")
+async def test_acknowledged_blobs_in_files_survive_a_power_cut(tmp_path: Path, long: bool) -> None:
+    (tmp_path / "disk").mkdir()
+    journal = await execute(tmp_path / "disk", TALKS, in_files=True)
+
+    check_cuts(journal, tmp_path / "image", every=1 if long else 3, plan=TALKS)
+
+    assert sum(isinstance(e, Rename) for e in journal.entries) >= 2 * COPIES
+
+
+@pytest.mark.parametrize("what", ["files", "names", "folders"])
+async def test_the_check_fails_if_blobs_in_files_are_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    sync = blobs._sync
+    if what == "files":
+        monkeypatch.setattr(blobs.FileBlobs, "_finish", _finish_without_sync)
+    elif what == "names":
+        monkeypatch.setattr(blobs, "_sync", lambda folder: None if len(folder.name) == 2 else sync(folder))
+    else:
+        monkeypatch.setattr(blobs, "_make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+    (tmp_path / "disk").mkdir()
+    journal = await execute(tmp_path / "disk", TALKS, in_files=True)
+
+    with pytest.raises(AssertionError, match="blob"):
+        check_cuts(journal, tmp_path / "image", every=10, plan=TALKS)
+
+
+def _finish_without_sync(store: FileBlobs, id: str, file: BinaryIO) -> None:
+    file.flush()
+    store._path(id).with_suffix(".part").rename(store._path(id))
+    for folder in (store._path(id).parent, store._folder):
+        blobs._sync(folder)
 
 
 @pytest.mark.parametrize("level", ["NORMAL", "OFF"])
@@ -87,6 +127,8 @@ async def test_acknowledged_writes_survive_a_power_cut_although_syncs_failed(tmp
         "DELETE FROM ledger WHERE entry = 'live'",
         "INSERT INTO ledger VALUES ('ledger-000', 'in')",
         "DELETE FROM holdfast_outbox WHERE type = 'shipped'",
+        "DELETE FROM holdfast_chunk WHERE first > 1",
+        "DELETE FROM holdfast_blob_chunk",
     ],
 )
 def test_the_check_fails_if_rows_are_missing_or_changed(

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
-from postgres_harness import CleanSchemas
 
 from .fork_server import ForkServer
 from .killer import WHEN
 from .schedule_program import TICKS, make_scheduled_app, store_schedules
 from .workspace import until
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str | None]]:
-    with ExitStack() as stack:
-        if request.param == "sqlite":
-            yield f"sqlite:///{tmp_path / 'work.db'}", None
-        else:
-            yield stack.enter_context(CleanSchemas.one())
 
 
 @pytest.mark.promise("durability")

@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from holdfast import ChainTask, Completed, Context, Holdfast, Outbound, OutboundEvent, Outcome, Retry, Waiting
+from driving import until
+from holdfast import ChainTask, Completed, Context, Handle, Holdfast, Outbound, OutboundEvent, Outcome, Retry, Waiting
 
 
 class Order(BaseModel):
@@ -30,6 +31,18 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+CORPUS = (
+    HOSTILE["markup"],
+    "safe\u202egnp.exe\u2066\u200b\ufeff",
+    "'\"><svg/onload=alert(1)>{{7*7}}${7*7}<!--",
+    "javascript:document.title='broken'",
+    "\u0000\u001b[31mred\u001b[0m\r\n\x7f",
+    "\U0001f600\u0301" * 200,
+    "</td></tr></table></script></style><script>document.title='broken'</script>",
+)
+"""Texts of names, errors, log lines, attributes and reasons that try to break a page."""
+
+
 def define_shop(app: Holdfast) -> None:
     """Register the definitions of the shop."""
     _define_workflows(app)
@@ -37,13 +50,27 @@ def define_shop(app: Holdfast) -> None:
     _define_graph(app)
 
 
-def _define_workflows(app: Holdfast) -> None:
-    calls: dict[str, int] = {}
+async def until_it_waits_for_approval(order: Handle[Any]) -> None:
+    async def waits() -> bool:
+        return any(step.wait_event_type == "approval" for step in (await order.history()).steps)
 
+    await until(waits, seconds=20)
+
+
+WORKFLOWS = ("fulfil", "check", "spiteful", "hostile", "parcels", "etl", "letters", "chat")
+_calls: dict[str, int] = {}
+
+
+def forget_calls() -> None:
+    """Let the first call of the bank for each order, and the first delivery of a letter, fail again."""
+    _calls.clear()
+
+
+def _define_workflows(app: Holdfast) -> None:
     @app.step(retry=Retry(limit=3, delay=0.05))
     async def charge(order: Order) -> dict[str, Any]:
-        calls[order.id] = calls.get(order.id, 0) + 1
-        if calls[order.id] == 1:
+        _calls[order.id] = _calls.get(order.id, 0) + 1
+        if _calls[order.id] == 1:
             raise ConnectionError("bank.example does not answer")
         return {"payment": "pay_1", "password": "hidden"}
 
@@ -69,6 +96,25 @@ def _define_workflows(app: Holdfast) -> None:
         return {"by": approval.payload.by}
 
     @app.workflow
+    async def chat(ctx: Context, question: str) -> str:
+        thoughts = ctx.stream("thoughts")
+        await thoughts.write({"status": "thinking"})
+        await ctx.wait_for_event("go", type="go")
+        await thoughts.write({"status": "done"})
+        return "It depends."
+
+    @app.workflow
+    async def spiteful(ctx: Context, number: int) -> None:
+        spite = CORPUS[number]
+        ctx.set_search(spite=spite[:60].replace("\0", ""))
+        ctx.log.warning(spite, {spite: spite})
+
+        async def fail() -> None:
+            raise ValueError(spite)
+
+        await ctx.do(f"step {spite[:100]}", fail, retry=Retry(limit=0))
+
+    @app.workflow
     async def hostile(ctx: Context, params: Any) -> Any:
         ctx.log.info(str(params.get("markup")), {"bidi": params.get("bidi")})
         await ctx.wait_for_event("go", type="go")
@@ -86,8 +132,17 @@ def _define_chain(app: Holdfast) -> None:
     async def hand_over(task: ChainTask) -> Outcome:
         return Completed("gone") if task.event else Waiting("courier.came", timeout="24 hours")
 
-    @app.outbox
-    async def tell(event: OutboundEvent) -> None: ...
+    letters = app.chain("letters")
+
+    @letters.step("WRITE")
+    async def write(task: ChainTask) -> Outcome:
+        return Completed("written", outbound=[Outbound("letter.sent", {})])
+
+    @app.outbox(max_attempts=1)
+    async def tell(event: OutboundEvent) -> None:
+        _calls[event.type] = _calls.get(event.type, 0) + 1
+        if event.type == "letter.sent" and _calls[event.type] == 1:
+            raise ConnectionError("the letter box is full")
 
 
 def _define_graph(app: Holdfast) -> None:

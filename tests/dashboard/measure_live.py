@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from browser_visit import serve
 
-from holdfast import Context, Holdfast, Start, WorkerConfig
+from holdfast import Context, Holdfast, Start, WorkerConfig, tune_collector
 
-BATCHES, BATCH, STEPS = 80, 100, 5
+BATCHES, BATCH, STEPS = 400, 100, 5
 TOPICS = ("topic=overview", "topic=instances&pageSize=50", "topic=run&workflow=flow&id=shown")
 
 
@@ -94,6 +94,7 @@ async def work(app: Holdfast, name: str) -> tuple[float, float]:
 
 async def measure(url: str, pages: int, rounds: int) -> None:
     app = make_app(url)
+    tune_collector()  # as ``holdfast serve`` does
     async with serve(app) as served:
         await (await app.start("flow", id="shown")).result()
         await work(app, "warm")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from browser_shop import define_shop
 from browser_visit import serve, visit
 
 from holdfast import Context, Holdfast, Rate, Retry
+from postgres_harness import CleanSchemas
 
 if TYPE_CHECKING:
     from browser_visit import Served
@@ -25,13 +27,18 @@ if TYPE_CHECKING:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def busy_shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    app = Holdfast(f"sqlite:///{tmp_path_factory.mktemp('busy')}/shop.db")
-    define_shop(app)
-    _define_busy(app)
-    async with serve(app) as served:
-        await app.start("etl", 4, id="e-1")
-        yield served
+async def busy_shop(each_store: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    with ExitStack() as stack:
+        if each_store == "sqlite":
+            app = Holdfast(f"sqlite:///{tmp_path_factory.mktemp('busy')}/shop.db")
+        else:
+            url, schema = stack.enter_context(CleanSchemas.one())
+            app = Holdfast(url, schema=schema)
+        define_shop(app)
+        _define_busy(app)
+        async with serve(app) as served:
+            await app.start("etl", 4, id="e-1")
+            yield served
 
 
 def _define_busy(app: Holdfast) -> None:
@@ -118,6 +125,52 @@ async def test_a_queue_is_paused_on_the_page(chromium: Browser, busy_shop: Serve
             await user.page.click("dialog .primary")
             await user.page.wait_for_selector(f"[aria-label='Queue default'][aria-checked={on}]")
             assert [queue.paused for queue in await busy_shop.app.queues() if queue.name == "default"] == [paused]
+
+
+async def test_the_runs_of_a_queue_without_workers_are_moved(chromium: Browser, busy_shop: Served) -> None:
+    run = await busy_shop.app.start("sale", 10, id="stored", queue="attic")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("flow")
+        await user.sees("No worker takes attic", ".notice")
+        await user.page.click("text=Move its runs…")
+        await user.sees("1 run of this queue", "dialog")
+        await user.page.fill("dialog label:has-text('Reason') input", "the attic is closed")
+        await user.page.click("dialog .primary")
+        await user.sees("Move: done", ".toast")
+
+    await run.send_event("go", None)
+    assert await run.result(timeout=20) == 10
+    assert "the attic is closed" in {record.reason for record in (await busy_shop.app.audit()).items}
+
+
+async def test_a_worker_is_drained_and_resumed_on_the_page(chromium: Browser, busy_shop: Served) -> None:
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("workers")
+        await user.page.click("text=Drain…")
+        await user.sees("takes no more runs", "dialog")
+        await user.page.fill("dialog input", "the host is replaced")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("draining", "table")
+        await user.page.click("text=Resume…")
+        await user.page.click("dialog .primary")
+        await user.sees("alive", "table")
+
+    actions = {record.action: record.reason for record in (await busy_shop.app.audit()).items}
+    assert actions["worker_drain"] == "the host is replaced"
+    assert not (await busy_shop.app.workers())[0].draining
+
+
+async def test_each_row_has_its_next_move(chromium: Browser, busy_shop: Served) -> None:
+    await _waiting(busy_shop.app, "sale", 10, "moved")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("runs?q=workflow:sale moved")
+        await user.page.click(".runs .move >> text=Send go…")
+        await user.page.fill("dialog label:has-text('Reason') input", "decided by phone")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("complete", ".runs .status")
+
+    [record] = (await busy_shop.app.audit()).items[:1]
+    assert (record.action, record.target, record.reason) == ("send_event", "sale/moved", "decided by phone")
 
 
 async def test_a_fork_goes_on_with_another_result_of_an_earlier_step(chromium: Browser, busy_shop: Served) -> None:

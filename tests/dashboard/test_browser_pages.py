@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 PAGES = {
     "": "Needs attention", "runs": "fulfil/o-1", "run/fulfil/o-1": "charge", "run/fulfil/o-1?tab=code": "Locals",
     "run/fulfil/o-1?tab=logs": "charged", "run/fulfil/o-1?tab=mailbox": "The run waits for",
-    "run/fulfil/o-1?tab=family": "o-1-check", "run/fulfil/o-1?tab=audit": "Nobody has paused",
-    "run/fulfil/o-1?tab=facts": "facts", "run/parcels/p-1": "HAND_OVER", "flow": "Queues", "workers": "alive",
-    "audit": "Audit", "run/etl/e-1": "extract", "workflows/fulfil": "Start a run",
+    "run/fulfil/o-1?tab=family": "o-1-check", "run/hostile/h-1?tab=audit": "pause",
+    "run/fulfil/o-1?tab=facts": "waitForEvent", "run/parcels/p-1": "HAND_OVER", "flow": "Queues", "workers": "alive",
+    "audit": "newest first", "run/fulfil/o-1?sel=%23run": "Params",
+    "run/etl/e-1": "extract", "workflows/fulfil": "Start a run",
 }  # fmt: skip
 """Each page, and a text that it shows when its data have come."""
 CHOSEN = ("", "runs", "run/fulfil/o-1", "run/etl/e-1")
 """The pages that are visited in each look; the others in every look with ``--long``."""
+FITS = "() => document.documentElement.scrollWidth <= innerWidth && innerWidth <= screen.width"
+"""A phone widens its window to fit an element that is too wide."""
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 DARK: dict[str, Any] = {"color_scheme": "dark"}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
@@ -43,17 +46,45 @@ async def serious_findings(user: Visit) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("look", [{}, DARK, PHONE], ids=["light", "dark", "phone"])
 async def test_every_page_shows_its_data_without_errors_or_serious_findings(
+    chromium: Browser, stored_shop: Served
+) -> None:
+    await _look_at(chromium, stored_shop, PAGES, {})
+
+
+@pytest.mark.parametrize("look", [DARK, PHONE], ids=["dark", "phone"])
+async def test_pages_in_dark_colours_and_on_a_phone(
     chromium: Browser, shop: Served, look: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    pages = PAGES if not look or request.config.getoption("--long") else {each: PAGES[each] for each in CHOSEN}
-    async with visit(chromium, shop.url, **look) as user:
+    pages = PAGES if request.config.getoption("--long") else {each: PAGES[each] for each in CHOSEN}
+    await _look_at(chromium, shop, pages, look)
+
+
+async def _look_at(chromium: Browser, served: Served, pages: dict[str, str], look: dict[str, Any]) -> None:
+    await (await served.app.get("hostile", "h-1")).pause()
+    async with visit(chromium, served.url, **look) as user:
         for route, text in pages.items():
             await user.open(route)
             await user.sees(text, "main")
             assert await serious_findings(user) == [], route
-            assert await user.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), route
+            assert await user.page.evaluate(FITS), route
+
+
+async def test_the_phone_reaches_every_page_and_counts_the_causes(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url, **PHONE) as user:
+        await user.open()
+        await user.sees("1", ".bottom-nav .count")
+        await user.page.click(".bottom-nav >> text=More")
+        assert await serious_findings(user) == []
+        await user.page.click("dialog >> text=Audit")
+        await user.sees("newest first", "main")
+        assert await user.page.locator("dialog").count() == 0
+
+        await user.page.click(".bottom-nav >> text=Workflows")
+        await user.page.click(".list >> text=fulfil")
+        await user.sees("Charge, then wait for a person.", "main")
+        await user.page.click("[aria-label='All workflows']")
+        await user.sees("parcels", ".list")
 
 
 async def test_a_page_reconnects_by_itself_after_a_restart_of_the_server(chromium: Browser, tmp_path: Path) -> None:

@@ -8,11 +8,23 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
+from browser_shop import CORPUS
 from browser_visit import visit
+
+from holdfast import RunFailedError
 
 if TYPE_CHECKING:
     from browser_visit import Served
     from playwright.async_api import Browser
+
+
+SPITEFUL_PAGES = {
+    "": "Needs attention",
+    "runs?q=workflow:spiteful": "spiteful/s-0",
+    "run/spiteful/s-0": "ValueError",
+    "audit": "retry",
+    "workflows/spiteful": "Start a run",
+}
 
 
 async def test_the_timeline_shows_every_attempt_and_its_error(chromium: Browser, stored_shop: Served) -> None:
@@ -59,6 +71,27 @@ async def test_values_with_markup_are_shown_as_text_and_large_ones_are_folded(ch
         assert await user.page.locator("img, main script").count() == 0
 
 
+async def test_no_text_of_a_program_breaks_a_page(
+    chromium: Browser, shop: Served, request: pytest.FixtureRequest
+) -> None:
+    for number in range(len(CORPUS)):
+        run = await shop.app.start("spiteful", number, id=f"s-{number}")
+        with pytest.raises(RunFailedError):
+            await run.result(timeout=20)
+        with shop.app.acting_as(CORPUS[number][:200]):
+            await run.retry(reason=CORPUS[number])
+    async with visit(chromium, shop.url) as user:
+        for route, text in SPITEFUL_PAGES.items():
+            await user.open(route)
+            await user.sees(text, "main")
+            assert await user.page.locator("main img, main script, main style, main iframe").count() == 0, route
+        for number in range(len(CORPUS) if request.config.getoption("--long") else 1):
+            for tab in ("timeline", "logs", "facts"):
+                await user.open(f"run/spiteful/s-{number}?tab={tab}")
+                await user.page.wait_for_selector(".w-row, .log-lines, main table")
+        assert "broken" not in await user.page.title()
+
+
 async def test_a_pause_asks_with_its_effect_and_its_reason_is_in_the_audit(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url) as user:
         await user.open("run/fulfil/o-1")
@@ -70,7 +103,7 @@ async def test_a_pause_asks_with_its_effect_and_its_reason_is_in_the_audit(chrom
         await user.sees("paused", ".badge")
 
         await user.page.click("text=Resume…")
-        await user.sees("The run goes on", "dialog")
+        await user.sees("The run continues", "dialog")
         await user.page.keyboard.press("Control+Enter")
         await user.sees("waiting", ".badge")
         await user.open("run/fulfil/o-1?tab=audit")

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
+from browser_shop import until_it_waits_for_approval
 from browser_visit import visit
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ async def test_a_bulk_retry_of_a_selection_leaves_out_what_cannot_be_retried(chr
         await user.sees("errored", ".runs")
         await user.page.check("[aria-label='Select all runs of this page']")
         await user.page.click(".bulk >> text=Retry")
-        await user.sees("1 run would go on", ".dry")
+        await user.sees("1 run would continue", ".dry")
         await user.sees("fulfil/o-1 is waiting", ".dry")
         await user.page.fill("[aria-label=Reason]", "vat_id is back")
         await user.page.click(".bulk .primary")
@@ -80,11 +81,45 @@ async def test_a_bulk_action_on_the_whole_filter_shows_the_count_of_its_dry_run(
         await user.sees("Pause: 1 run", ".toast")
 
 
+async def test_the_count_of_a_dry_run_follows_the_runs_of_its_filter(chromium: Browser, shop: Served) -> None:
+    other = await shop.app.start("fulfil", {"id": "o-3"}, id="o-3")
+    await until_it_waits_for_approval(other)
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=status:waiting+workflow:fulfil")
+        await user.sees("o-3", ".runs")
+        await user.page.check("[aria-label='Select all runs of this page']")
+        await user.page.click("text=Select all in this filter")
+        await user.page.click(".bulk >> text=Pause")
+        await user.sees("2 runs would be paused", ".dry")
+
+        await other.terminate()
+
+        await user.sees("1 run would be paused", ".dry")
+
+
+async def test_a_dry_run_that_failed_can_be_repeated(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=status:waiting+workflow:fulfil")
+        await user.sees("o-1", ".runs")
+        await user.page.route("**/_bulk", lambda route: route.abort())
+        await user.page.check("[aria-label='Select all runs of this page']")
+        await user.page.click("text=Select all in this filter")
+        await user.page.click(".bulk >> text=Pause")
+        await user.sees("The server does not answer", ".bulk")
+
+        await user.page.unroute("**/_bulk")
+        await user.page.click(".bulk >> text=Try again")
+
+        await user.sees("1 run would be paused", ".dry")
+
+
 async def test_new_runs_wait_behind_a_button_and_changes_appear_in_place(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url) as user:
+        seen = await shop.app.start("fulfil", {"id": "o-seen"}, id="o-seen")
         await user.open("runs?q=workflow:fulfil")
-        await user.sees("Live", ".live")
-        await user.sees("fulfil/o-1", ".runs")
+        await user.sees("fulfil/o-seen", ".runs")
+        await seen.cancel()
+        await user.sees("cancelled", ".runs .c-status")  # from here on the stream announces every new run
         await shop.app.start("fulfil", {"id": "o-3"}, id="o-3")
         await user.sees("1 new run", ".pill")
         assert "o-3" not in await user.text(".runs")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from holdfast import AppClosedError, Context, Holdfast
-from holdfast.ext.fastapi import accepted
+from holdfast.ext.fastapi import Accepted, accepted, result_or_accepted
 from holdfast.testing import Harness
 
 app = Holdfast("sqlite://")
@@ -28,6 +29,28 @@ Runs = Annotated[Holdfast, Depends(app.client)]
 @web.post("/double/{n}")
 async def start(request: Request, n: int, runs: Runs) -> JSONResponse:
     return accepted(request, await runs.start(double, n, id=f"n-{n}"), api="/api/runs", wait="5s")
+
+
+@dataclass
+class Doubled:
+    n: int
+
+
+@app.workflow
+async def slowly(ctx: Context, n: int) -> Doubled:
+    await ctx.wait_for_event("go", type="go")
+    return Doubled(2 * n)
+
+
+@web.post("/slowly/{n}", status_code=202, response_model=Accepted)
+async def start_slowly(request: Request, n: int, runs: Runs) -> Any:
+    run = await runs.start(slowly, n, id=f"s-{n}")
+    return accepted(request, run, api="/api/runs", result=f"/slowly/{n}")
+
+
+@web.get("/slowly/{n}", response_model=Doubled, responses={202: {"model": Accepted}})
+async def result_of_slowly(request: Request, n: int, runs: Runs) -> Any:
+    return await result_or_accepted(request, await runs.get(slowly, f"s-{n}"), wait="50 ms", api="/api/runs")
 
 
 web.mount("/api", app.asgi(api="/runs"))
@@ -64,3 +87,28 @@ async def test_a_route_with_the_app_as_a_dependency_works_under_the_harness() ->
 def test_the_dependency_of_a_closed_app_raises_app_closed_error() -> None:
     with pytest.raises(AppClosedError, match="not open"):
         app.client()
+
+
+@pytest.mark.parametrize("root", ["", "/shop"])
+async def test_a_route_polls_for_a_typed_result(root: str) -> None:
+    async with app, _client(root) as browser:
+        placed = await browser.post(f"{root}/slowly/4")
+        poll = placed.json()["links"]["result"]
+        pending = await browser.get(poll)
+        await (await app.get(slowly, "s-4")).send_event("go")
+        await (await app.get(slowly, "s-4")).result()
+        done = await browser.get(poll)
+
+    assert poll == f"{root}/slowly/4"
+    assert (placed.status_code, pending.status_code) == (202, 202)
+    assert pending.json() == placed.json()
+    assert (done.status_code, done.json()) == (200, {"n": 8})
+
+
+def test_the_document_has_the_types_of_the_response_and_the_result() -> None:
+    responses = web.openapi()["paths"]["/slowly/{n}"]["get"]["responses"]
+    assert {status: body["content"]["application/json"]["schema"] for status, body in responses.items()} == {
+        "200": {"$ref": "#/components/schemas/Doubled"},
+        "202": {"$ref": "#/components/schemas/Accepted"},
+        "422": {"$ref": "#/components/schemas/HTTPValidationError"},
+    }

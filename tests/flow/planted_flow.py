@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.store.sqlite import permits, singletons, start_policies
+from holdfast.store.sqlite import claim, permits, singletons, start_policies
 from holdfast.testing.simulation.database import SimulatedDatabase
 
 Patch = tuple[Any, str, Callable[[Any], Any]]
@@ -28,8 +28,8 @@ def _without_trigger(name: str) -> Patch:
 
 
 def _admit_one_more(original: Any) -> Any:
-    def room(flow: Any, key: Any) -> Any:
-        found, limit = original(flow, key), flow._limit(key.name)
+    def room(flow: Any, key: Any, needs_tokens: int = 1) -> Any:
+        found, limit = original(flow, key, needs_tokens), flow._limit(key.name)
         full = limit is not None and limit.values.concurrency == found.used
         return found._replace(free=True) if full else found
 
@@ -42,10 +42,10 @@ def _clock_ahead(original: Any) -> Any:
             self.connection = tx.connection
             self.now = tx.now + 500
 
-    def room(flow: Any, key: Any) -> Any:
+    def room(flow: Any, key: Any, needs_tokens: int = 1) -> Any:
         tx, flow._tx = flow._tx, Ahead(flow._tx)
         try:
-            return original(flow, key)
+            return original(flow, key, needs_tokens)
         finally:
             flow._tx = tx
 
@@ -64,13 +64,14 @@ BUGS: dict[str, Patch] = {
     "leaked permit": _without_trigger("holdfast_task_released"),
     "over-admission": (permits._Flow, "_room", _admit_one_more),
     "lost wake-up of a waiter": (permits._Flow, "_grant_at", lambda _: lambda *_args: None),
-    "starved key": _statement(permits, "next_group", "ORDER BY pass,", "ORDER BY pass DESC,"),
+    "starved key": _statement(permits, "next_group", "needs_tokens, pass,", "needs_tokens, pass DESC,"),
     "wrong GCRA clock": (permits._Flow, "_room", _clock_ahead),
     "debounce lost update": _statement(
         start_policies, "replace_params", "params = ?2", "params = coalesce(params, ?2)"
     ),
     "batch split": (start_policies, "_append", lambda _: lambda *_args: None),
     "lost wake-up of a singleton": _without_trigger("holdfast_single_ended"),
+    "lost key": _statement(claim, "claim_run", "iif(bucket = 3, 1, bucket)", "bucket"),
     "two singletons": (singletons, "executed", lambda _: lambda *_args: None),
 }
 

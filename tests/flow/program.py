@@ -13,9 +13,10 @@ import apsw
 from holdfast import Context, Holdfast, WorkerConfig
 
 
-def make_app(url: str, journal: str) -> Holdfast:
-    app = Holdfast(url, worker=WorkerConfig(lease="2 seconds", poll="100 ms", concurrency=50))
+def make_app(url: str, journal: str, lease: str = "2 seconds") -> Holdfast:
+    app = Holdfast(url, worker=WorkerConfig(lease=lease, poll="100 ms", concurrency=50))
     bank = app.limit("bank", concurrency=5)
+    tenants = app.limit("tenants", fair=True)
 
     def record(event: str, n: int) -> None:
         # Not the standard library's SQLite: an old one may lose rows of a WAL file that many processes open and close.
@@ -31,20 +32,20 @@ def make_app(url: str, journal: str) -> Holdfast:
         record("leave", n)
         return n
 
-    @app.workflow
+    @app.workflow(limits=[tenants.by(lambda n: n % 3)])
     async def tour(ctx: Context, n: int) -> int:
         return await visit(n)
 
     return app
 
 
-async def main(url: str, journal: str) -> None:
+async def main(url: str, journal: str, lease: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with make_app(url, journal):
+    async with make_app(url, journal, lease):
         print("ready", flush=True)
         await stop.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(*sys.argv[1:4]))

@@ -1,7 +1,9 @@
 """Random limits, keys and start policies on simulated workers that crash, checked against a small reference.
 
-One seed is one execution: a client starts runs with random policies while workers are killed at random. ``FlowWatch``
-checks the database after every operation. At the end the reference checks what the client was told: every run ended,
+One seed is one execution: a client starts runs with random policies, and pauses, cancels and restarts runs, pauses a
+queue and raises limits, while workers are killed at random. Workflows with children, transactions, a chain and a graph
+share the limits. ``FlowWatch`` checks the database after every operation. At the end the reference checks what the
+client was told: every run ended,
 the items of batches are each in one run, and a debounced run has the params of the last start that it stands for.
 """
 
@@ -10,11 +12,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import Any
 
-from holdfast import Batch, Context, Debounce, Holdfast, Rate, Retry, WorkerConfig
+from holdfast import (
+    Batch,
+    ChainTask,
+    Completed,
+    Context,
+    Debounce,
+    Handle,
+    Holdfast,
+    Limit,
+    Rate,
+    Retry,
+    Transaction,
+    WorkerConfig,
+)
 from holdfast.errors import HoldfastError, LimitReachedError
 from holdfast.testing import Harness
 from holdfast.testing.simulation.app_process import AppProcess
@@ -59,11 +75,50 @@ def _make_app(random: Random) -> Holdfast:
         await ctx.sleep("nap", 0.05 * (n % 3))
         return await visit(tenant, n + 2)
 
+    _add_models(app, bank, tenants)
+
     @app.workflow(batch=Batch(size=_BATCH, wait=_WAIT_MS / 1000, key=lambda item: item % 2))
     async def collect(ctx: Context, items: list[int]) -> int:
         return sum([await visit("batch", item) for item in items])
 
     return app
+
+
+def _add_models(app: Holdfast, bank: Limit, tenants: Limit) -> None:
+    """A workflow with children and a transaction, a chain and a graph, under the limits of the other runs."""
+    forever = Retry(limit=1000, delay="50 ms", backoff="constant")
+    families = app.limit("families", concurrency=2)
+    chain, graph = app.chain("orders"), app.graph("etl")
+
+    @app.step(limits=[bank], retry=forever)
+    async def book(tx: Transaction, n: int) -> int:
+        return n
+
+    @app.workflow(limits=[families], hold="until_end")
+    async def family(ctx: Context, n: int) -> int:
+        children = [ctx.run("flow", (tenant, n), key=tenant) for tenant in "ab"]
+        total: int = sum(await asyncio.gather(*children))
+        return total + await book(n)
+
+    @chain.step("A", limits=[bank])
+    async def a(task: ChainTask) -> Completed:
+        return Completed(1)
+
+    @chain.step("B", limits=[bank, tenants.by(lambda _: "a")])
+    async def b(task: ChainTask) -> Completed:
+        return Completed(task.outputs["A"] + 1)
+
+    @graph.node(limits=[bank], retry=forever)
+    async def left() -> int:
+        return 1
+
+    @graph.node(limits=[bank], retry=forever)
+    async def right() -> int:
+        return 2
+
+    @graph.node(after=[left, right], limits=[bank], retry=forever)
+    async def both(left: int, right: int) -> int:
+        return left + right
 
 
 class _Calls:
@@ -99,6 +154,8 @@ class StartsSimulation:
         self.debounced: dict[str, int] = {}
         """The params of the last start that each debounced run stands for."""
         self.items: list[int] = []
+        self.runs: list[Handle[Any]] = []
+        """Runs that may be paused, cancelled and restarted."""
         self.failures: list[str] = []
 
     def execute(self) -> list[str]:
@@ -129,19 +186,49 @@ class StartsSimulation:
         await asyncio.sleep(0.1)
         for n in range(_STARTS):
             await self._start(n)
+            await self._operate()
             await asyncio.sleep(self.random.choice((0, 0, 0.01, 0.2, 0.7)))
             if self.random.random() < 0.15:
                 worker = self.random.choice(self.workers)
                 if worker.process is not None and worker.process.alive:
                     worker.kill("at random")
+        for run in self.runs:
+            await self._try(run.resume())
+        await self._try(self.client.client.flow.resume_queue("default"))
         await self._wait_for_ends()
         self._check_ends()
+
+    async def _operate(self) -> None:
+        """Sometimes a control request on a random run, on the queue or on a limit."""
+        flow = self.client.client.flow
+        match self.random.randrange(16):
+            case 0 | 1:
+                await self._try(flow.pause_queue("default"))
+            case 2 | 3:
+                await self._try(flow.resume_queue("default"))
+            case 4:
+                await self._try(flow.set_limit("bank", concurrency=4))
+            case n if n < 12 and self.runs:
+                run = self.random.choice(self.runs)
+                action = self.random.choice((run.pause, run.pause, run.resume, run.resume, run.cancel, run.restart))
+                await self._try(action())
+            case _:
+                pass
+
+    async def _try(self, request: Any) -> None:
+        """A request that may come too late, for example for a run that has ended."""
+        with suppress(HoldfastError):
+            await self.client.do(request)
 
     async def _start(self, n: int) -> None:
         start = self.client.client.start
         if self.random.random() < 0.3:
             await self.client.do(start("collect", n))
             self.items.append(n)
+            return
+        if self.random.random() < 0.3:
+            workflow = self.random.choice(("family", "orders", "etl"))
+            self.runs.append(await self.client.do(start(workflow, n if workflow == "family" else None)))
             return
         tenant = self.random.choice("abc")
         policy = self.random.choice(_POLICIES)
@@ -151,6 +238,8 @@ class StartsSimulation:
             return
         if "debounce" in policy:
             self.debounced[run.id] = n
+        elif not policy:
+            self.runs.append(run)
 
     async def _wait_for_ends(self) -> None:
         for _ in range(_END_SECONDS * 5):

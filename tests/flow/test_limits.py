@@ -19,7 +19,7 @@ from holdfast.testing import Harness
 
 
 class Room:
-    """Counts who is inside, and the most that were inside at the same time."""
+    """Counts the attempts in progress, and their maximum."""
 
     def __init__(self) -> None:
         self.inside: Counter[str] = Counter()
@@ -142,20 +142,23 @@ async def test_a_limit_of_a_workflow_counts_runs_and_a_sleeping_run_holds_nothin
             await asyncio.sleep(0.002)
 
     @app.workflow(limits=[runs])
-    async def one(ctx: Context, n: int) -> int:
-        await work(n)
-        await ctx.sleep("nap", "50 ms")
-        await work(n)
-        return n
+    async def one(ctx: Context, nap: int) -> int:
+        await work(nap)
+        await ctx.sleep("nap", nap)
+        await work(nap)
+        return nap
 
-    async with app:
-        started = asyncio.get_running_loop().time()
-        assert await _finish_all(app, one, list(range(20))) == list(range(20))
-        took = asyncio.get_running_loop().time() - started
+    async with app, asyncio.timeout(20):
+        asleep = [await app.start(one, 3600) for _ in range(18)]
+        assert await _finish_all(app, one, [0, 0]) == [0, 0]
+        for run in asleep:
+            while (await run.status()).status != "waiting":
+                await asyncio.sleep(0.005)
+            await run.terminate()
         await _all_returned(app)
 
     assert room.most[""] <= 2
-    assert took < 20 * 0.05  # the sleeps overlap
+    assert room.entered == 18 + 2 * 2
 
 
 async def test_a_run_that_holds_until_its_end_keeps_its_permit_while_it_waits(app: Holdfast) -> None:
@@ -198,6 +201,25 @@ async def test_the_start_option_key_is_the_key_of_the_run(app: Holdfast) -> None
         why = (await second.describe()).why
         assert "limit 'tenants'" in why
         assert "limit 'tenants'" not in (await third.describe()).why
+
+
+async def test_the_keys_of_a_fair_limit_share_the_capacity_of_a_worker(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/turns.db", worker=WorkerConfig(concurrency=1, poll="100 ms"))
+    tenants = app.limit("tenants", key="tenant", fair=True)
+    served: list[str] = []
+
+    @app.workflow(limits=[tenants])
+    async def flow(ctx: Context, params: dict[str, str]) -> None:
+        served.append(params["tenant"])
+
+    async with app.connect():
+        ids = [(await app.start(flow, {"tenant": tenant})).id for tenant in "aaaaaaaabac"]
+    async with app:
+        for name in ids:
+            await (await app.get(flow, name)).result(timeout=10)
+
+    assert served.index("b") <= 2
+    assert served.index("c") <= 2
 
 
 async def test_a_failed_attempt_returns_its_permit_and_its_retry_needs_another(app: Holdfast) -> None:
@@ -368,6 +390,27 @@ async def test_a_limit_is_changed_at_run_time(app: Holdfast) -> None:
             await run.result()
         [record] = (await app.audit()).items
         assert (record.action, record.target) == ("limit_change", "limit bank")
+
+
+async def test_a_limit_that_is_raised_wakes_waiting_attempts_without_a_poll(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/flow.db", worker=WorkerConfig(poll="1 hour"))
+    bank = app.limit("bank", concurrency=0)
+
+    @app.step(limits=[bank])
+    async def charge() -> int:
+        return 7
+
+    @app.workflow
+    async def flow(ctx: Context) -> int:
+        return await charge()
+
+    async with app, asyncio.timeout(20):
+        run = await app.start(flow)
+        while not [limit for limit in await app.list_limits() if limit.waiting]:
+            await asyncio.sleep(0.005)
+        await app.set_limit("bank", concurrency=1)
+
+        assert await run.result() == 7
 
 
 async def test_turns_that_wait_for_permits_leave_their_slots_to_others(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Four worker processes under one limit: killed, stalled past their lease, and stopped."""
+"""Four worker processes under one limit: killed, stalled past their lease, and stopped; restarts of the server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ import pytest
 
 from flow.program import make_app
 from holdfast import Holdfast
-from postgres_server import CleanDatabases
+from postgres_server import CleanDatabases, Server
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _RUNS = 150
+_LONG_LEASE = "8 seconds"
+"""Longer than a restart: the code of an attempt that lost its lease may still be inside, as the next one is."""
 _databases = CleanDatabases(shared=True)
 
 
@@ -31,9 +33,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         _databases.release(tmp_path)
 
 
-async def _worker(url: str, journal: str) -> asyncio.subprocess.Process:
+async def _worker(url: str, journal: str, lease: str = "2 seconds") -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(_PROGRAM), url, journal, stdout=asyncio.subprocess.PIPE
+        sys.executable, str(_PROGRAM), url, journal, lease, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"ready\n"
@@ -60,7 +62,7 @@ def _query(journal: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 def _most_inside(journal: str, gone: dict[int, float]) -> int:
-    """The most attempts inside at the same time; a process that is gone is outside from then on."""
+    """The maximum number of attempts in progress at the same time. Attempts of a killed process end with it."""
     rows = _query(journal, "SELECT at, pid, n, event FROM journal ORDER BY at, event DESC")
     inside: set[tuple[int, int]] = set()
     most = 0
@@ -103,6 +105,26 @@ def _is_unlocked(file: str) -> bool:
     return True
 
 
+def _new_journal(folder: Path) -> str:
+    journal = f"{folder}/journal.db"
+    _query(journal, "PRAGMA journal_mode=WAL")
+    _query(journal, "CREATE TABLE journal (at REAL, pid INTEGER, n INTEGER, event TEXT)")
+    return journal
+
+
+async def _nothing_left(app: Holdfast) -> None:
+    async with asyncio.timeout(20):
+        while any(limit.used or limit.waiting for limit in await app.list_limits()):
+            await asyncio.sleep(0.05)
+
+
+async def _end(workers: list[asyncio.subprocess.Process]) -> None:
+    for process in workers:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+    await asyncio.gather(*(process.wait() for process in workers))
+
+
 async def _all_ended(app: Holdfast) -> None:
     async with asyncio.timeout(60):
         while await _open(app):
@@ -115,9 +137,7 @@ async def _open(app: Holdfast) -> int:
 
 
 async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing(url: str, tmp_path: Path) -> None:
-    journal, gone = f"{tmp_path}/journal.db", dict[int, float]()
-    _query(journal, "PRAGMA journal_mode=WAL")
-    _query(journal, "CREATE TABLE journal (at REAL, pid INTEGER, n INTEGER, event TEXT)")
+    journal, gone = _new_journal(tmp_path), dict[int, float]()
     app = make_app(url, journal)
     async with app.connect():
         workers = [await _worker(url, journal) for _ in range(4)]
@@ -133,14 +153,37 @@ async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing
             await _until_entered(journal, 90)
             stalled.send_signal(signal.SIGCONT)
             await _all_ended(app)
-            async with asyncio.timeout(20):
-                while (limit := (await app.list_limits())[0]).used or limit.waiting:
-                    await asyncio.sleep(0.05)
+            await _nothing_left(app)
         finally:
-            for process in workers:
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
-            await asyncio.gather(*(process.wait() for process in workers))
+            await _end(workers)
 
     assert _most_inside(journal, gone) == 5
     assert _query(journal, "SELECT count(DISTINCT n) FROM journal WHERE event = 'leave'") == [(_RUNS,)]
+
+
+async def test_restarts_of_the_server_never_exceed_a_limit_and_leave_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    stops = ("immediate", "fast") if request.config.getoption("--long") else ("immediate",)
+    journal, server = _new_journal(tmp_path), Server()
+    runs = 50 * (1 + len(stops))
+    try:
+        app = make_app(server.url(), journal)
+        async with app.connect():
+            workers = [await _worker(server.url(), journal, _LONG_LEASE) for _ in range(4)]
+            try:
+                for n in range(runs):
+                    await app.start("tour", n)
+                for n, how in enumerate(stops, 1):
+                    await _until_entered(journal, 20 * n)
+                    server.stop(how)
+                    server.start()
+                await _all_ended(app)
+                await _nothing_left(app)
+            finally:
+                await _end(workers)
+    finally:
+        server.remove()
+
+    assert _most_inside(journal, {}) == 5
+    assert _query(journal, "SELECT count(DISTINCT n) FROM journal WHERE event = 'leave'") == [(runs,)]

@@ -7,7 +7,9 @@ import pytest
 from flow.planted_flow import BUGS, planted
 from flow.simulated_starts import fairness, run_seed
 
-FOUND_BY = {name: 1 for name in BUGS if name != "starved key"}
+FOUND_BY = {name: 1 for name in BUGS if name != "starved key"} | {
+    "lost key": 2, "lost wake-up of a singleton": 7, "two singletons": 7,
+}  # fmt: skip
 """Seeds that find the bugs."""
 
 
@@ -20,7 +22,9 @@ def test_starts_with_policies_and_limits_keep_their_promises_under_crashes(reque
 
 
 @pytest.mark.parametrize("name", FOUND_BY)
-def test_a_planted_bug_of_flow_control_is_found(name: str) -> None:
+def test_a_planted_bug_of_flow_control_is_found(name: str, request: pytest.FixtureRequest) -> None:
+    if name == "lost key" and not request.config.getoption("--long"):
+        pytest.skip("takes a while: nothing wakes the run")
     with planted(name):
         assert run_seed(FOUND_BY[name]) != []
 

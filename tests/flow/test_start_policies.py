@@ -268,3 +268,16 @@ async def test_a_start_without_room_is_rejected_or_dropped(app: Holdfast) -> Non
         with pytest.raises(RunCancelledError, match="dropped"):
             await dropped.result()
         assert len((await app.list(flow)).items) == 3
+
+
+async def test_a_limit_decides_starts_before_any_worker_has_begun(app: Holdfast) -> None:
+    one = app.limit("one", concurrency=1)
+
+    @app.workflow(limits=[one])
+    async def flow(ctx: Context) -> None: ...
+
+    async with app.connect():
+        await app.start(flow, on_limit="reject")
+
+        with pytest.raises(LimitReachedError):
+            await app.start(flow, on_limit="reject")

@@ -30,7 +30,8 @@ from holdfast import (
     Waiting,
     WorkerConfig,
 )
-from holdfast.store.protocol import Advanced
+from holdfast.runner.unit_turns import GraphRunTurn
+from holdfast.store.protocol import Advanced, Fact, FactsQuery
 from holdfast.testing import Harness
 from why_text import without_positions
 
@@ -699,15 +700,16 @@ async def test_a_node_is_not_called_if_its_run_or_worker_stops_before(
     async def node() -> None:
         ran.append(1)
 
-    read_facts, reading, go = h._store.facts, asyncio.Event(), asyncio.Event()
+    read, reading, go = h._store.read, asyncio.Event(), asyncio.Event()
 
-    async def read_slowly(*args: Any) -> Any:
-        reading.set()
-        await go.wait()
-        return await read_facts(*args)
+    async def read_slowly(query: Any) -> Any:
+        if isinstance(query, FactsQuery):
+            reading.set()
+            await go.wait()
+        return await read(query)
 
     run = await h.start(g)
-    monkeypatch.setattr(h._store, "facts", read_slowly, raising=False)
+    monkeypatch.setattr(h._store, "read", read_slowly, raising=False)
     worker = h._the_worker()
     await worker.claim_due(10)
     await reading.wait()
@@ -1026,18 +1028,20 @@ async def test_a_worker_that_stops_while_it_reads_a_plan_parks_nothing(make_app:
 
     async with Harness(app) as h:
         run = await h.start(pair, eager=False)
-        read_facts, reading = h._store.facts, asyncio.Event()
+        read, reading = h._store.read, asyncio.Event()
 
-        async def read_forever(*_args: Any) -> Any:
-            reading.set()
-            await asyncio.get_running_loop().create_future()
+        async def read_forever(query: Any) -> Any:
+            if isinstance(query, FactsQuery):
+                reading.set()
+                await asyncio.get_running_loop().create_future()
+            return await read(query)
 
-        h._store.facts = read_forever
+        h._store.read = read_forever
         await h._the_worker().claim_due(10)
         await reading.wait()
         await asyncio.sleep(0)  # the other node waits for the read
         await h._the_worker().stop(drain_ms=0)
-        h._store.facts = read_facts
+        h._store.read = read
 
         assert (await run.status()).status == "active"
         h._worker = h._new_worker()
@@ -1047,3 +1051,36 @@ async def test_a_worker_that_stops_while_it_reads_a_plan_parks_nothing(make_app:
 
 async def _one() -> int:
     return 1
+
+
+async def test_a_worker_that_ran_all_nodes_does_not_read_their_results(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    graph, read = app.graph("line"), list[GraphRunTurn]()
+    for name, after in (("b", []), ("a", ["b"])):
+        graph.node(name=name, after=after)(_one)
+
+    async def note(turn: GraphRunTurn) -> list[Fact]:
+        read.append(turn)
+        return []
+
+    monkeypatch.setattr(GraphRunTurn, "_results", note)
+    async with app:
+        run = await app.start(graph)
+        assert await run.result() == {"a": 1, "b": 1}
+
+    assert read == []
+
+
+async def test_a_worker_that_ran_some_of_the_nodes_reads_the_results_of_the_others(app: Holdfast, h: Harness) -> None:
+    graph = app.graph("line")
+    for name, after in (("a", []), ("b", ["a"])):
+        graph.node(name=name, after=after)(_one)
+
+    run = await h.start(graph, eager=False)
+    await h._the_worker().run_pass(1, None)
+    h._worker = h._new_worker()
+    await h.run_until_idle()
+
+    assert await run.result() == {"a": 1, "b": 1}

@@ -150,7 +150,7 @@ async def worker_dies(scenario: NodeScenario) -> None:
 
 async def unknown_worker_writes(scenario: NodeScenario) -> None:
     """A worker that never owned the unit, or no longer owns it, writes a result."""
-    [row] = await scenario.h._store.runs(RunByName("g", scenario.run.id))
+    [row] = await scenario.h._store.read(RunByName("g", scenario.run.id))
     for owner, epoch in (("unknown worker", 1), (scenario.h._the_worker().id, 99), (scenario.h._the_worker().id, 0)):
         task = TaskRef(row.run, UNIT, owner, epoch)
         result = Fact(FactState.RESULT, "tested", 0, "node", 1, 1, value=b'"forged"')

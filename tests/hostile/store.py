@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import StoreBusyError, StoreUnavailableError
+from holdfast.testing.simulation.operation_text import operation_name
 
 from .faults import Faults, Kind
 
@@ -28,17 +29,16 @@ _PAUSE = 0.03
 _LATE = frozenset({Kind.LATE})
 _FAILING = frozenset({Kind.REFUSED, Kind.BUSY, Kind.LATE})
 _EVERY = frozenset(Kind)
-OF_CLIENTS = (
-    "create", "send", "control", "outbox", "undelivered", "reply", "relations", "runs", "facts", "events", "logs",
-    "workers", "versions", "begin", "schedules", "change_schedules",
-)  # fmt: skip
+OF_CLIENTS = frozenset({"create", "send", "control", "read", "begin", "change_schedules"})
+"""Intents whose calls are delayed."""
 OF_TURNS = {
     "commit": _EVERY,
     "advance": _EVERY,
     "set_leases": _EVERY,
     "create": _FAILING,
     "load": _FAILING,
-    "runs": _FAILING,
+    "get": _FAILING,
+    "find": _FAILING,
     "undelivered": _FAILING,
     "facts": _FAILING,
 }
@@ -53,6 +53,9 @@ OF_LOOPS = {
     "due_schedules": _FAILING,
     "change_schedules": _EVERY,
 }
+"""Faults by the name of the operation: that of the intent, or of its request (``operation_name``)."""
+_OF_WORKERS = frozenset({*OF_TURNS, *OF_LOOPS, "read", "outbox"})
+"""Intents of which an operation has faults."""
 _OF_LEASES = ("register_worker", "heartbeat")
 _WITH_RECEIPT = ("commit", "advance")
 
@@ -60,14 +63,15 @@ _WITH_RECEIPT = ("commit", "advance")
 class HostileStore:
     """The store of clients."""
 
+    intents = OF_CLIENTS
+
     def __init__(self, store: Any, faults: Faults) -> None:
         self.real = store
         self.faults = faults
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.real, name)
-        kinds = self._kinds(name)
-        return partial(self._call, name, kinds) if kinds else found
+        return partial(self._call, name) if name in self.intents else found
 
     async def wait_for_change(self, since: int | None) -> int:
         """Report a possible change at each poll, because there are no notifications."""
@@ -77,15 +81,19 @@ class HostileStore:
         return since + 1
 
     def _kinds(self, operation: str) -> frozenset[Kind]:
-        return _LATE if operation in OF_CLIENTS else frozenset()
+        return _LATE
 
-    async def _call(self, operation: str, kinds: frozenset[Kind], *args: Any, **options: Any) -> Any:
+    async def _call(self, intent: str, *args: Any, **options: Any) -> Any:
+        operation = operation_name(intent, args)
+        kinds = self._kinds(operation)
+        if not kinds:
+            return await self._execute(intent, args, options)
         kind, how = self.faults.at(operation, kinds)
         if kind is Kind.LATE and how < 0.5:
             await asyncio.sleep(how * _MOMENT)
         if kind is Kind.REFUSED or kind is Kind.BUSY:
             await self._refuse(kind, operation, args)
-        answer = await self._execute(operation, args, options)
+        answer = await self._execute(intent, args, options)
         if kind is Kind.LATE and how >= 0.5:
             await asyncio.sleep(how * _MOMENT)
         if kind is Kind.AMBIGUOUS:
@@ -104,8 +112,8 @@ class HostileStore:
             raise StoreBusyError(f"{HOSTILE} {operation} had a deadlock; nothing was written")
         raise StoreUnavailableError(f"{HOSTILE} {operation} was refused")
 
-    async def _execute(self, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        return await getattr(self.real, operation)(*args, **options)
+    async def _execute(self, intent: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return await getattr(self.real, intent)(*args, **options)
 
     def _keep_receipt(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
         """Do nothing: no call of a client is executed and reported as failed."""
@@ -113,6 +121,8 @@ class HostileStore:
 
 class WorkersStore(HostileStore):
     """The store of a worker."""
+
+    intents = _OF_WORKERS
 
     def __init__(self, store: Any, faults: Faults, lease_ms: int) -> None:
         super().__init__(store, faults)
@@ -123,7 +133,7 @@ class WorkersStore(HostileStore):
         """Replies of calls that were executed and reported as failed, returned when the call is repeated."""
 
     async def reap(self, max_losses: int) -> Any:
-        return await self._call("reap", self._kinds("reap"), max_losses)
+        return await self._call("reap", max_losses)
 
     def _kinds(self, operation: str) -> frozenset[Kind]:
         if operation in _OF_LEASES and self._lease_ms < LONG_LEASE_MS:
@@ -134,13 +144,13 @@ class WorkersStore(HostileStore):
             return OF_LOOPS[operation] if self.in_loops else frozenset()
         return OF_TURNS.get(operation, frozenset())
 
-    async def _execute(self, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if operation in _WITH_RECEIPT:
+    async def _execute(self, intent: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if intent in _WITH_RECEIPT:
             known = self._receipts.pop(_key(args), None)
             if known is not None:
                 return known[1]
-        answer = await super()._execute(operation, args, options)
-        if operation == "reap":
+        answer = await super()._execute(intent, args, options)
+        if intent == "reap":
             for _ in answer:
                 self.faults.lease_lost()
         return answer

@@ -16,7 +16,7 @@ import pytest
 from holdfast import ChainTask, Context, Holdfast, WorkerConfig
 from holdfast.kernel.notify import Hub
 from holdfast.runner import committer
-from holdfast.runner.worker_loops import ChangeWatcher
+from holdfast.runner.small_loops import ChangeWatcher
 
 from .faults import Faults, Kind
 from .settings import hostile

@@ -77,6 +77,8 @@ ROUTES = [
     ("POST", "/_queues/q/pause", "pauseQueue", "operate"),
     ("POST", "/_queues/q/resume", "resumeQueue", "operate"),
     ("POST", "/_queues/q/move", "moveQueue", "operate"),
+    ("POST", "/_workers/one/drain", "drainWorker", "operate"),
+    ("POST", "/_workers/one/resume", "resumeWorker", "operate"),
     ("GET", "/_schedules", "listSchedules", "read"),
     ("POST", "/_schedules", "createSchedule", "operate"),
     ("GET", "/_schedules/s", "getSchedule", "read"),
@@ -112,6 +114,8 @@ REFUSED = {
     "getBulk": (404,),
     "deleteSchedule": (404,),
     "changeLimit": (404,),
+    "drainWorker": (404,),
+    "resumeWorker": (404,),
     "deleteInstance": (409,),
     "getSource": (404,),
 }

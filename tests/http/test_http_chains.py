@@ -203,7 +203,8 @@ async def test_parked_events_are_delivered_again_on_request(h: Harness, virtual:
     assert all(event["parkedAt"] is not None for event in parked)
 
     gates.door("outbox").set()
-    assert await virtual.post(f"{INSTANCE}/outbox/redeliver") == {"redelivered": 2}
+    assert await virtual.post(f"{INSTANCE}/outbox/redeliver", {"reason": "it answers again"}) == {"redelivered": 2}
+    assert (await virtual.get("/_audit"))["records"][0]["reason"] == "it answers again"
     assert {event["state"] for event in (await virtual.get(f"{INSTANCE}/outbox"))["events"]} == {"pending"}
     await h.run_until_idle()
     assert {event["state"] for event in (await virtual.get(f"{INSTANCE}/outbox"))["events"]} == {"delivered"}

@@ -232,3 +232,13 @@ async def test_an_ended_instance_can_be_deleted(api: Api) -> None:
 
     assert (deleted.status_code, deleted.json()) == (200, {"ok": True})
     assert await api.refused("GET", "/waiter/instances/old") == (404, "INSTANCE_NOT_FOUND")
+
+
+async def test_a_start_and_an_event_with_a_reason_are_audited(virtual: Api, h: Harness) -> None:
+    await virtual.post("/waiter/instances", {"id": "told", "reason": "ordered by phone"})
+    await virtual.post("/waiter/instances", {"id": "silent"})
+    await virtual.post("/waiter/instances/told/events", {"type": "go", "payload": 1, "reason": ""})
+    await virtual.post("/waiter/instances/silent/events", {"type": "go", "payload": 1})
+
+    records = [(record.action, record.target, record.reason) for record in (await h.app.audit()).items]
+    assert records == [("send_event", "waiter/told", "event go"), ("start", "waiter/told", "ordered by phone")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from http_api import Api, client_of, until
 
-from holdfast import Context, Holdfast, Retry
+from holdfast import Context, Holdfast, NonRetryableError, Retry
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
 
@@ -31,6 +32,19 @@ def make_app(**options: Any) -> Holdfast:
     async def reserve(what: str) -> str:
         await asyncio.sleep(0)
         return what
+
+    @app.step(retry=Retry(limit=0))
+    async def invoice() -> None:
+        raise KeyError("vat_id")
+
+    @app.workflow
+    async def broken(ctx: Context, handled: bool) -> None:
+        try:
+            await invoice()
+        except KeyError as error:
+            if handled:
+                raise NonRetryableError("no invoice") from error
+            raise
 
     @app.workflow
     async def sub(ctx: Context) -> str:
@@ -215,3 +229,23 @@ async def test_a_run_number_that_no_store_can_hold_is_not_found(h: Harness, virt
     response = await virtual.send("GET", "/order/instances/o-1/timeline", params={"runNumber": 2**70})
 
     assert response.status_code == 404
+
+
+async def test_the_parts_of_why_name_the_step_and_the_line_that_raised_the_error(h: Harness, virtual: Api) -> None:
+    for name, handled in (("raised", False), ("replaced", True)):
+        await h.app.start("broken", handled, id=name)
+    await h.app.start("sub", id="fine")
+    await h.advance("1 hour")
+
+    listed = {run["id"]: run["meta"]["whyParts"] for run in (await virtual.get("/_instances"))["instances"]}
+    assert listed["fine"] == {"kind": "ended"}
+    assert (listed["raised"]["kind"], listed["raised"]["stepKey"]) == ("ended", "invoice")
+    assert "stepKey" not in listed["replaced"]
+    lines = Path(__file__).read_text().splitlines()
+    for name, text in (
+        ("raised", 'raise KeyError("vat_id")'),
+        ("replaced", 'raise NonRetryableError("no invoice") from error'),
+    ):
+        position = listed[name]["position"]
+        assert position["file"].endswith("test_http_details.py")
+        assert lines[position["line"] - 1].strip() == text

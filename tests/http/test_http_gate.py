@@ -189,6 +189,7 @@ async def test_an_app_that_is_not_open_is_alive_but_not_ready() -> None:
         api = Api(http)
         assert await api.get("/_health/live") == {"status": "ok"}
         assert await api.refused("GET", "/_health") == (503, "APP_CLOSED")
+        assert "the app is not open" in (await http.get("/_health")).text
         async with app.connect():
             assert await api.get("/_health") == {"status": "ok"}
         assert await api.refused("GET", "/_health") == (503, "APP_CLOSED")

@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from http_api import Api
-from http_shop import make_shop
+from http_shop import Gates, make_shop
 
 from holdfast import Authorize, AuthRequest, BearerTokens, Denied, Filter, Holdfast
 from holdfast.http import live
@@ -79,9 +80,28 @@ async def test_a_page_of_a_run_is_told_of_its_changes(shop: tuple[Holdfast, Any]
             pass
 
     assert (first["status"], first["whyParts"]["kind"], first["events"]) == ("waiting", "event", 0)
+    assert first["streams"] == 0
     assert (last["workflowName"], last["id"], last["events"]) == ("waiter", "w", 1)
     assert last["version"] >= first["version"]
     assert last["now"] >= first["now"]
+
+
+async def test_a_page_of_a_chain_has_the_time_of_the_last_delivery(shop: tuple[Holdfast, Gates], api: Api) -> None:
+    shop[1].door("outbox").set()
+    await api.create("order.process", id="c")
+    await api.until("order.process", "c", "waiting")
+    async with asyncio.timeout(20):
+        while None in (delivered := [event["deliveredAt"] for event in await _outbox(api)]):
+            await asyncio.sleep(0.01)
+
+    async with opened(shop[0].asgi(), topic="run", workflow="order.process", id="c") as page:
+        shown = await page.next("run")
+
+    assert shown["outbox"] == round(datetime.fromisoformat(max(delivered)).timestamp() * 1000)
+
+
+async def _outbox(api: Api) -> Any:
+    return (await api.get("/order.process/instances/c/outbox"))["events"]
 
 
 async def test_a_page_of_a_list_gets_changed_rows_and_the_number_of_newer_ones(

@@ -85,6 +85,7 @@ async def test_every_route_is_described_with_its_errors() -> None:
         f"{instance}/streams/{{stream}}",
         f"{BASE}/_limits", f"{BASE}/_limits/{{limit}}",
         *(f"{BASE}/_queues/{{queue}}/{action}" for action in ("pause", "resume", "move")),
+        *(f"{BASE}/_workers/{{worker}}/{action}" for action in ("drain", "resume")),
         *(f"{instance}/{name}" for name in ("graph", "graph/items", "chain", "source")),
         f"{BASE}/_schedules", schedule,
         *(f"{schedule}/{action}" for action in ("pause", "resume", "trigger", "backfill", "preview")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from http_api import Api
 
 from holdfast.testing import Harness
@@ -29,3 +30,21 @@ async def test_a_move_without_a_target_is_refused(virtual: Api) -> None:
     refused = await virtual.send("POST", "/_queues/bulk/move", json={})
 
     assert (refused.status_code, refused.json()["code"]) == (400, "VALIDATION_ERROR")
+
+
+@pytest.mark.above_the_store
+async def test_a_worker_is_drained_and_resumed(api: Api) -> None:
+    [worker] = await api.workers()
+    path = f"/_workers/{worker['id']}"
+
+    drained = await api.post(f"{path}/drain", {"reason": "the host is replaced"})
+    [during] = await api.workers()
+    resumed = await api.post(f"{path}/resume")
+    unknown = await api.send("POST", "/_workers/nobody/drain")
+
+    assert drained == {"id": worker["id"], "draining": True}
+    assert resumed == {"id": worker["id"], "draining": False}
+    assert (worker["draining"], during["draining"], during["held"]) == (False, True, 0)
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
+    records = (await api.get("/_audit"))["records"]
+    assert [record["action"] for record in records] == ["worker_resume", "worker_drain"]

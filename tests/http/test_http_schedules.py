@@ -31,15 +31,17 @@ async def test_a_paused_schedule_can_be_triggered_and_backfilled(h: Harness, vir
     await virtual.post(BASE, {"name": "s", "workflow": "waiter", "every": "1h"})
 
     assert await virtual.post(f"{BASE}/s/pause", {"note": "moving"}) == {"ok": True}
-    triggered = await virtual.post(f"{BASE}/s/trigger")
+    triggered = await virtual.post(f"{BASE}/s/trigger", {"reason": "asked for"})
     assert triggered == {"workflowName": "waiter", "id": "s-20300101T000000Z-m1"}
-    period = {"start": "2029-12-31T20:00:00Z", "end": "2029-12-31T22:00:00Z", "overlap": "allow"}
+    period = {"start": "2029-12-31T20:00:00Z", "end": "2029-12-31T22:00:00Z", "overlap": "allow", "reason": "lost"}
     assert await virtual.post(f"{BASE}/s/backfill", period) == {"ticks": 3}
     await h.run_until_idle()
     shown = await virtual.get(f"{BASE}/s")
     assert (shown["paused"], shown["note"], shown["nextTicks"]) == (True, "moving", [])
     assert [run["cause"] for run in shown["lastRuns"]] == ["backfill"] * 3 + ["trigger"]
     assert await virtual.post(f"{BASE}/s/resume") == {"ok": True}
+    reasons = {record.action: record.reason for record in (await h.app.audit()).items}
+    assert (reasons["schedule_trigger"], reasons["schedule_backfill"]) == ("asked for", "lost")
     preview = await virtual.get(f"{BASE}/s/preview?count=2")
     assert preview == {"ticks": ["2030-01-01T01:00:00.000Z", "2030-01-01T02:00:00.000Z"]}
 

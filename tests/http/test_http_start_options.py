@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 
 async def stored(app: Holdfast, workflow: str, id: str) -> Any:
-    [row] = await app._opened().store.runs(RunByName(workflow, id))
+    [row] = await app._opened().store.read(RunByName(workflow, id))
     return row
 
 
@@ -83,6 +83,32 @@ async def test_on_conflict_and_on_reuse_decide_about_an_existing_id(api: Api) ->
     )
     await api.post("/waiter/instances", {"id": "a", "onReuse": "allow"})
     assert (await api.get("/waiter/instances/a"))["meta"]["runNumber"] == 2
+
+
+async def test_a_start_retries_a_failed_instance(api: Api) -> None:
+    await api.create("failing", id="a")
+    await api.get("/failing/instances/a/result", wait="20s")
+
+    await api.post("/failing/instances", {"id": "a", "onReuse": "retry_if_failed"})
+    await api.get("/failing/instances/a/result", wait="20s")
+    await api.post("/failing/instances/batch", {"instances": [{"id": "a", "onReuse": "retry_if_failed"}]})
+
+    assert (await api.get("/failing/instances/a"))["meta"]["runNumber"] == 2
+    records = (await api.get("/failing/instances/a/audit"))["records"]
+    assert [record["action"] for record in records] == ["retry", "retry"]
+
+
+async def test_messages_of_a_start_are_delivered_before_anything_else(api: Api) -> None:
+    await api.post("/waiter/instances", {"id": "a", "messages": [{"type": "go", "payload": 7}, {"type": "other"}]})
+    batch = [{"id": "b", "messages": [{"type": "go"}]}]
+    await api.post("/waiter/instances/batch", {"instances": batch})
+
+    assert (await api.get("/waiter/instances/a/result", wait="20s"))["status"] == "complete"
+    assert (await api.get("/waiter/instances/b/result", wait="20s"))["status"] == "complete"
+    events = (await api.get("/waiter/instances/a/history"))["events"]
+    assert [(event["type"], event["payload"]) for event in events] == [("go", 7), ("other", None)]
+    again = {"id": "a", "onReuse": "use_existing", "messages": [{"type": "go"}]}
+    assert await api.refused("POST", "/waiter/instances", json=again) == (409, "INSTANCE_TERMINAL")
 
 
 async def test_a_start_that_makes_no_run_answers_with_the_run_that_stands_for_it(api: Api) -> None:
@@ -143,6 +169,10 @@ async def test_a_start_without_room_is_429_and_one_of_a_batched_workflow_answers
         ({"search": {"a": {}}}, "INVALID_OPTION"),
         ({"onConflict": "replace"}, "VALIDATION_ERROR"),
         ({"eager": False}, "VALIDATION_ERROR"),
+        ({"messages": {"type": "go"}}, "VALIDATION_ERROR"),
+        ({"messages": [{"type": "go", "id": "1"}]}, "VALIDATION_ERROR"),
+        ({"messages": [{"type": "go"}] * 101}, "VALIDATION_ERROR"),
+        ({"messages": [{"type": "@cancel"}]}, "INVALID_EVENT_TYPE"),
     ],
 )
 async def test_an_invalid_option_is_refused_and_nothing_is_started(api: Api, options: Any, code: str) -> None:
@@ -154,7 +184,7 @@ async def test_an_invalid_option_is_refused_and_nothing_is_started(api: Api, opt
 
 
 @pytest.mark.above_the_store
-async def test_a_caller_without_the_right_to_manage_cannot_terminate_by_a_start() -> None:
+async def test_a_start_that_ends_or_repairs_runs_or_sends_events_needs_the_right_to_do_so() -> None:
     app = Holdfast("sqlite://", authorize=BearerTokens({"r" * 20: ["create", "read"], "m" * 20: ["create", "manage"]}))
 
     @app.workflow
@@ -171,8 +201,11 @@ async def test_a_caller_without_the_right_to_manage_cannot_terminate_by_a_start(
         manager = {"authorization": f"Bearer {'m' * 20}"}
         assert (await api.send("POST", "/waiter/instances", json=body, headers=manager)).status_code == 200
         assert (await (await app.get("waiter", "a")).describe()).run_number == 1
-        policy = {"singleton": "replace_waiting"}
-        assert (await api.send("POST", "/waiter/instances", json=policy, headers=creator)).status_code == 403
+        for policy in ({"singleton": "replace_waiting"}, {"onReuse": "retry_if_failed"}):
+            assert (await api.send("POST", "/waiter/instances", json=policy, headers=creator)).status_code == 403
+        message = {"messages": [{"type": "go"}]}
+        for caller in (creator, manager):
+            assert (await api.send("POST", "/waiter/instances", json=message, headers=caller)).status_code == 403
 
 
 async def test_result_waits_for_the_end_of_a_run(api: Api) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Context, Holdfast, Outcome, Retry, Waiting
+from holdfast.checking import CheckOptions
+from holdfast.store.protocol import SnapshotQuery
 from holdfast.testing import Harness
 
-from .releases import check, deploy, install
+from .releases import check, checker, deploy, install
 
 
 def _chain(version: int, *steps: str, params: Any = Any) -> Holdfast:
@@ -187,3 +189,28 @@ async def test_runs_are_chosen_by_workflow_sample_and_part(h: Harness, app: Hold
     parts = [(await check(h, app, part=part, parts=3)).checked for part in range(3)]
     assert sum(parts) == 8
     assert max(parts) < 8
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_run_that_ends_or_is_deleted_during_the_check_is_left_out(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, *, deleted: bool
+) -> None:
+    app = _chain(1, "A", "B", "C")
+    install(h, app)
+    run = await h.start("orders", {"total": 5}, id="o-1")
+    await h.run_until_idle()
+    checked = checker(h, app)
+    read = checked._store.read
+
+    async def after_the_end(query: Any) -> Any:
+        if isinstance(query, SnapshotQuery):
+            await run.terminate()
+            if deleted:
+                await run.delete()
+        return await read(query)
+
+    monkeypatch.setattr(checked._store, "read", after_the_end)
+
+    report = await checked.check(CheckOptions())
+
+    assert (report.of("orders").checked, report.of("orders").counts) == (0, {})

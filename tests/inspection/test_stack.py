@@ -139,6 +139,36 @@ async def test_a_stack_of_a_paused_run_shows_where_it_waits_and_of_an_ended_run_
     assert (await run.stack()).tasks == []
 
 
+@pytest.mark.parametrize("how", ["terminate", "timeout"])
+async def test_the_stack_of_a_run_that_was_stopped_shows_where_it_waited(app: Holdfast, h: Harness, how: str) -> None:
+    @app.workflow
+    async def nap(ctx: Context) -> None:
+        await ctx.sleep("nap", "1 hour")
+
+    run = await h.start(nap, run_timeout="10 minutes" if how == "timeout" else None)
+    await h.run_until_idle()
+    if how == "terminate":
+        await run.terminate()
+    await h.advance("10 minutes")
+    assert (await run.status()).status == ("terminated" if how == "terminate" else "errored")
+
+    assert await _functions(run) == {"main": ["nap"]}
+    assert [request.step_key for request in (await run.replay()).pending] == ["nap"]
+
+
+async def test_the_stack_of_a_run_that_failed_has_no_tasks(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def fails(ctx: Context) -> None:
+        await ctx.sleep("nap", "1 hour")
+        raise ValueError("no")
+
+    run = await h.start(fails)
+    await h.advance("1 hour")
+    assert (await run.status()).status == "errored"
+
+    assert (await run.stack()).tasks == []
+
+
 async def test_a_stack_calls_no_step_and_writes_nothing(app: Holdfast, h: Harness) -> None:
     CALLS.clear()
 

@@ -121,3 +121,32 @@ async def test_a_run_that_was_lost_by_its_worker_fits(h: Harness, app: Holdfast)
         await h.restart()
         await h.advance("2 minutes", run=False)
         assert (await check(h, app)).ok
+
+
+async def test_a_retried_run_fits_although_its_compensation_is_not_requested_again(h: Harness, app: Holdfast) -> None:
+    failing = [True]
+
+    async def pay() -> None:
+        if failing:
+            raise OSError("busy")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        async with ctx.saga() as saga:
+            await ctx.do("reserve", _name, "seat")
+            saga.add(_name, "undone")
+            await ctx.do("pay", pay, retry=Retry(limit=0))
+        await ctx.wait_for_event("go", type="go")
+
+    run = await h.start(order)
+    await h.run_until_idle()
+    assert (await run.status()).status == "errored"
+    assert len((await run.history()).steps) == 3
+    failing.clear()
+    await run.retry()
+    await h.run_until_idle()
+    assert (await run.status()).status == "waiting"
+
+    report = await check(h, app)
+
+    assert report.ok, report.text()

@@ -22,6 +22,7 @@ from holdfast import Handle, Holdfast
 from holdfast.core import codec
 from holdfast.core.model import Status
 from holdfast.core.records import StepRecord
+from holdfast.errors import StateError
 from holdfast.kernel.definition import Blueprint, Definition
 from holdfast.kernel.driver import Decision, Outcome
 from holdfast.kernel.model import Model, RecordedRun
@@ -242,6 +243,15 @@ async def test_a_restart_repeats_the_plan_of_a_new_model(app: Holdfast, doorbell
     assert await run.result(timeout=10) == ["hello, cid", "hello, dan"]
 
 
+async def test_a_model_without_rules_for_repair_refuses_a_fork(app: Holdfast, doorbell: Doorbell) -> None:
+    run = await app.start(doorbell, id="d")
+    await run.send_event(RING, "ann")
+    await waiting(run, "rung 1 of 2 times")
+
+    with pytest.raises(StateError, match="front-door/d is a doorbell: this process has no rules for the repair"):
+        await run.fork(before="ring 1")
+
+
 async def test_the_http_api_shows_runs_of_a_new_model(app: Holdfast, doorbell: Doorbell) -> None:
     run = await app.start(doorbell, id="d")
     await waiting(run, "rung 0 of 2 times")
@@ -277,6 +287,10 @@ async def test_a_process_without_the_model_lists_and_describes_its_runs(
     assert [step.name for step in history.steps] == ["ring 1"]
 
 
+OMITS_THE_DEFAULT = "response_bodies.py"
+"""Compares a kind with the default, in order to leave the default out of a response."""
+
+
 @pytest.mark.parametrize("package", ["client", "core", "http", "kernel", "runner"])
 def test_a_package_that_serves_all_models_names_no_kind(package: str) -> None:
     found = []
@@ -286,5 +300,7 @@ def test_a_package_that_serves_all_models_names_no_kind(package: str) -> None:
                 found.append(f"{path.name}:{node.lineno}: {node.id}")
             if isinstance(node, ast.Constant) and node.value in ("graph", "chain"):
                 found.append(f"{path.name}:{node.lineno}: {node.value}")
+            if isinstance(node, ast.Compare) and "DEFAULT_KIND" in ast.unparse(node) and path.name != OMITS_THE_DEFAULT:
+                found.append(f"{path.name}:{node.lineno}: DEFAULT_KIND")
 
     assert found == []

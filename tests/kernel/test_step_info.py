@@ -244,7 +244,7 @@ async def test_the_next_attempt_gets_the_progress_after_a_lost_worker(app: Holdf
 
     run = await h.start(flow)
     await h.run_until_idle()
-    await h._the_worker()._recorder.record_heartbeats()
+    await h._the_worker()._loops.recorder.record_heartbeats()
     await lose_worker(h)
     await h.run_until_idle()
     await run.result(timeout=5)
@@ -409,7 +409,7 @@ async def test_a_node_taken_over_from_a_lost_worker_gets_its_progress(app: Holdf
 
     run = await h.start(etl)
     await h.run_until_idle()
-    await h._the_worker()._recorder.record_heartbeats()
+    await h._the_worker()._loops.recorder.record_heartbeats()
     await lose_worker(h)
     await h.run_until_idle()
     assert await run.results() == {"load": None}

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from apps import MakeApp
 from holdfast import Context, Holdfast, Limits
 from holdfast.cli.transfer import Address, export_file, import_file
-from holdfast.errors import PayloadError, PayloadTooLargeError, StoreError
+from holdfast.errors import InstanceNotFoundError, PayloadError, PayloadTooLargeError, StoreError
 from holdfast.payloads import Aes
+from holdfast.payloads import blobs as payload_blobs
 from holdfast.payloads.blobs import Blobs, FileBlobs
 from holdfast.payloads.sealing import BlobWrite
 from holdfast.payloads.store import PayloadStore
+from holdfast.store.protocol.blobs import KnownBlobs
 
 LARGE = "large " * 3000
 
@@ -149,6 +153,28 @@ async def test_a_missing_or_changed_blob_affects_only_its_run(make_app: MakeApp,
     assert {item.id for item in page.items} == {"a", "b"}
 
 
+async def test_a_run_that_is_deleted_while_it_is_read_is_not_found(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(blobs=f"file://{tmp_path}/blobs", blob_threshold="1 KiB")
+    define(app)
+
+    async with app:
+        await finished(app, "a")
+        run, blobs = await app.get("large", "a"), blobs_of(app)
+        read = blobs.read
+
+        async def delete_and_read(ids: Sequence[str]) -> Any:
+            monkeypatch.setattr(blobs, "read", read)
+            await run.delete()
+            await blobs.blob_store.delete(ids)
+            return await read(ids)
+
+        monkeypatch.setattr(blobs, "read", delete_and_read)
+        with pytest.raises(InstanceNotFoundError):
+            await run.result()
+
+
 @pytest.mark.above_the_store
 async def test_orphans_are_deleted_by_age_and_referenced_blobs_never(make_app: MakeApp, tmp_path: Path) -> None:
     app = make_app(blobs=f"file://{tmp_path}/blobs", blob_threshold="1 KiB")
@@ -190,6 +216,77 @@ async def test_a_blob_is_written_before_the_commit_that_refers_to_it(
 
     assert none == []
     assert result == LARGE.upper() + LARGE
+
+
+@pytest.mark.above_the_store
+async def test_the_folders_of_a_blob_are_synced_up_to_one_that_existed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync = payload_blobs._sync
+
+    def noted(folder: Path) -> None:
+        synced.append(folder)
+        sync(folder)
+
+    monkeypatch.setattr(payload_blobs, "_sync", noted)
+    for n in range(2):
+        await FileBlobs(tmp_path / "srv" / "blobs", lambda: 0.0).write(f"{n}" * 32, b"data")
+
+    blobs = tmp_path / "srv" / "blobs"
+    assert {tmp_path, tmp_path / "srv", blobs, blobs / "00", blobs / "11"} == {*synced}
+    assert synced[-1] == blobs  # the entry of the folder of the second blob
+
+
+LIKE_REFERENCES = [{"blobs": [None]}, {"blobs": ["x"]}, {"blobs": 1, "b": {"blobs": [1]}}, {"value": {"blobs": ["y"]}}]
+
+
+async def test_values_of_other_runs_that_look_like_references_are_not_counted(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    app = make_app(blobs=f"file://{tmp_path}/blobs", blob_threshold="1 KiB")
+
+    @app.workflow
+    async def child(ctx: Context, value: Any) -> Any:
+        asked = await ctx.inbox.receive()
+        await asked.reply(value)
+        return value
+
+    @app.workflow
+    async def parent(ctx: Context, values: list[Any]) -> list[Any]:
+        found = []
+        for n, value in enumerate(values):
+            spawned = await ctx.spawn(child, value, id=f"child-{n}")
+            found += [await ctx.ask(spawned.pid, "value"), await spawned.result()]
+        return found
+
+    async with app:
+        run = await app.start(parent, [*LIKE_REFERENCES, LARGE], id="p")
+        found = await run.result(timeout=20)
+        await app.bulk(_everything()).delete()
+        await blobs_of(app).collect()
+        left = await payload_store(app).inner.blobs(KnownBlobs(["x", "y", "1"]))
+
+    assert found == [value for value in [*LIKE_REFERENCES, LARGE] for _ in range(2)]
+    assert left == []
+    assert files(tmp_path) == []
+
+
+@pytest.mark.above_the_store
+async def test_triggers_of_another_release_are_replaced(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/app.db", blobs="database", blob_threshold="1 KiB")
+    define(app)
+    async with app:
+        await finished(app, "a")
+    with contextlib.closing(apsw.Connection(f"{tmp_path}/app.db")) as connection:
+        name = "holdfast_blob_fact_value_insert"
+        connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(f"CREATE TRIGGER {name} AFTER INSERT ON holdfast_fact BEGIN SELECT 1; END")
+
+    async with app:
+        await finished(app, "b")
+    with contextlib.closing(apsw.Connection(f"{tmp_path}/app.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM holdfast_blob WHERE refs = 0").get == 0
 
 
 async def test_blobs_of_the_database_are_carried_by_an_export(make_app: MakeApp, tmp_path: Path) -> None:

@@ -163,6 +163,61 @@ async def test_a_fork_of_an_open_run_watches_the_children_of_its_origin(opened: 
         assert len({*keys}) == 2
 
 
+async def test_a_fork_that_is_cancelled_does_not_cancel_the_child_of_its_origin(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+
+    @app.workflow
+    async def slow(ctx: Context) -> str:
+        await ctx.sleep("s", "1 hour")
+        return "slow"
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        waiting = asyncio.create_task(ctx.run(slow))
+        await asyncio.sleep(60)
+        return [await ctx.do("charge", calls.call, "charge"), await waiting]
+
+    async with opened(app) as h:
+        run = await h.start(flow)
+        await h.advance("2 minutes")
+        fork = await run.fork(before="charge")
+        await h.run_until_idle()
+        await fork.cancel()
+        await h.run_until_idle()
+        assert (await fork.status()).status == "cancelled"
+        await h.advance("2 hours")
+
+        assert await run.result(timeout=5) == ["charge ok", "slow"]
+
+
+@pytest.mark.parametrize("failing", ["fork", "child"])
+async def test_a_linked_child_of_the_origin_ends_a_fork_but_not_the_reverse(opened: Open, failing: str) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+
+    @app.workflow
+    async def slow(ctx: Context) -> str:
+        await ctx.sleep("s", "1 hour")
+        if failing == "child":
+            raise ValueError("broken")
+        return "slow"
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        child = await ctx.spawn(slow, link=True)
+        await ctx.do("charge", calls.call, "charge", retry=Retry(limit=0))
+        return await child.result()
+
+    async with opened(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        calls.failing = {"charge"} if failing == "fork" else set()
+        fork = await run.fork(before="charge")
+        await h.advance("2 hours")
+
+        assert (await fork.status()).status == "errored"
+        assert (await run.status()).status == ("complete" if failing == "fork" else "errored")
+
+
 async def test_a_fork_before_a_step_that_a_cancellation_interrupted_is_not_cancelled(opened: Open) -> None:
     app, calls = Holdfast("sqlite://"), Calls()
     calls.failing = {"charge"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Context, ErrorInfo, Holdfast, Retry, StepError
-from holdfast.errors import InvalidOptionError, StateError
+from holdfast.errors import InvalidOptionError, ResultInvalidError, StateError
 from repair.conftest import Open
 from repair.test_retry import ONCE, Calls
 
@@ -235,3 +235,143 @@ async def test_a_result_that_does_not_fit_the_step_is_ignored_with_a_warning(ope
         await h.run_until_idle()
 
         assert await run.result(timeout=5) == 4
+
+
+def _graph(calls: Calls) -> Holdfast:
+    app = Holdfast("sqlite://")
+    graph = app.graph("g")
+
+    @graph.node
+    async def source() -> list[int]:
+        return [0, 1, 2]
+
+    @graph.node(map=source, retry=OFTEN)
+    async def each(source: int) -> int:
+        calls.call(f"each {source}")
+        return source * 10
+
+    @graph.node(retry=OFTEN)
+    async def single() -> int:
+        calls.call("single")
+        return 7
+
+    @graph.node(after=[each, single])
+    async def total(each: list[int], single: int) -> int:
+        return sum(each) + single
+
+    return app
+
+
+async def test_a_retrying_node_and_item_of_an_open_graph_are_resolved(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"each 1", "single"}
+    app = _graph(calls)
+
+    async with opened(app) as h:
+        run = await h.start("g")
+        await h.run_until_idle()
+        with app.acting_as("ann"):
+            await run.resolve("each[1]", result=5, reason="counted by hand")
+        await run.resolve("single", result=8)
+        await h.run_until_idle()
+
+        assert (await run.result(timeout=5))["total"] == 33
+        assert (await run.describe()).run_number == 0
+        resolved = {step.step_key for step in (await run.history()).steps if step.resolved}
+        assert resolved == {"each[1]", "single"}
+        records = (await app.audit(run)).items
+        assert ("resolve", "ann", "counted by hand", "done") in [
+            (r.action, r.actor, r.reason, r.outcome) for r in records
+        ]
+        await h.advance("5 hours")
+        assert sorted(calls) == ["each 0", "each 1", "each 2", "single"]
+
+
+async def test_a_mapped_node_is_resolved_as_a_whole(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"each 1", "each 2"}
+
+    async with opened(_graph(calls)) as h:
+        run = await h.start("g")
+        await h.run_until_idle()
+        await run.resolve("each", result=[1, 2])
+        await h.run_until_idle()
+
+        assert (await run.result(timeout=5))["total"] == 10
+        await h.advance("5 hours")
+        assert sorted(calls) == ["each 0", "each 1", "each 2", "single"]
+
+
+async def test_an_error_for_a_node_of_an_open_graph_skips_the_nodes_after_it(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"single"}
+
+    async with opened(_graph(calls)) as h:
+        run = await h.start("g")
+        await h.run_until_idle()
+        await run.resolve("single", error="never")
+        await h.run_until_idle()
+
+        status = await run.status()
+        assert status.status == "errored"
+        assert status.error is not None
+        assert "node 'single' failed: ResolvedError: never" in status.error.message
+
+
+async def test_a_paused_graph_goes_on_after_the_decision_only_when_it_is_resumed(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"single"}
+
+    async with opened(_graph(calls)) as h:
+        run = await h.start("g")
+        await h.run_until_idle()
+        await run.pause()
+        await run.resolve("single", result=8)
+        await h.run_until_idle()
+        assert (await run.status()).status == "paused"
+        await run.resume()
+        await h.run_until_idle()
+
+        assert (await run.result(timeout=5))["total"] == 38
+
+
+async def test_nodes_that_have_ended_or_not_begun_and_results_of_another_type_are_refused(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"single"}
+
+    async with opened(_graph(calls)) as h:
+        run = await h.start("g")
+        await h.run_until_idle()
+        for key in ("source", "each[1]", "each", "total", "nothing", "each[x]"):
+            with pytest.raises(StateError):
+                await run.resolve(key, error="no")
+        with pytest.raises(ResultInvalidError):
+            await run.resolve("single", result="text")
+
+        assert (await run.status()).status == "active"
+
+
+async def test_the_attempt_of_a_resolved_node_writes_nothing(opened: Open) -> None:
+    app, began, go_on = Holdfast("sqlite://"), asyncio.Event(), asyncio.Event()
+    graph = app.graph("g")
+
+    @graph.node
+    async def slow() -> int:
+        began.set()
+        await go_on.wait()
+        return 1
+
+    @graph.node(after=[slow])
+    async def after(slow: int) -> int:
+        return slow + 1
+
+    async with opened(app) as h:
+        run = await h.start("g")
+        ticking = asyncio.ensure_future(h.tick())
+        await asyncio.wait_for(began.wait(), 10)
+        await run.resolve("slow", result=5)
+        go_on.set()
+        await asyncio.wait_for(ticking, 10)
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == {"slow": 5, "after": 6}

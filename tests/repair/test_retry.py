@@ -1,4 +1,4 @@
-"""``run.retry``: an errored run goes on from its history, and what failed is tried again."""
+"""``run.retry``: an errored run continues from its history, and what failed is tried again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast import (
     Dead,
     Holdfast,
     Retry,
+    Start,
     Waiting,
     step_info,
 )
@@ -553,6 +554,87 @@ async def test_on_reuse_retry_if_failed(opened: Open) -> None:
         await complete.restart()
         await h.run_until_idle()
         await complete.terminate()
-        await h.start(flow, id="r", on_reuse="retry_if_failed")
+        await h.start(flow, id="r", on_reuse="retry_if_failed", on_conflict="terminate_existing")
         described = await run.describe()
         assert (described.run_number, described.status, described.origin) == (3, "active", None)
+
+
+async def test_concurrent_starts_of_a_terminated_instance_restart_it_once(opened: Open) -> None:
+    app = _app()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.sleep("nap", "1 day")
+
+    async with opened(app) as h:
+        run = await h.start(flow, id="r")
+        await run.terminate()
+        await asyncio.gather(*(app.start(flow, id="r", on_reuse="retry_if_failed") for _ in range(3)))
+        await h.run_until_idle()
+
+        described = await run.describe()
+        assert (described.run_number, described.status) == (1, "waiting")
+
+
+async def test_concurrent_starts_of_a_failed_instance_retry_it_once(opened: Open) -> None:
+    app, calls = _app(), Calls()
+    calls.failing = {"a"}
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return await ctx.do("call", calls.call, "a", retry=ONCE)
+
+    async with opened(app) as h:
+        await h.start(flow, id="r")
+        await h.run_until_idle()
+        starts = [app.start(flow, id="r", on_reuse="retry_if_failed") for _ in range(3)]
+        runs = await asyncio.gather(*starts)
+        await h.run_until_idle()
+
+        described = await runs[0].describe()
+        assert (described.run_number, described.status) == (1, "errored")
+        assert calls == ["a", "a"]
+
+
+async def test_a_batch_of_starts_retries_failed_instances_and_returns_them_once(opened: Open) -> None:
+    app, calls = _app(), Calls()
+    calls.failing = {"a", "b"}
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return await ctx.do("call", calls.call, ctx.info.instance_id, retry=ONCE)
+
+    async with opened(app) as h:
+        for name in ("a", "b", "c"):
+            await h.start(flow, id=name)
+        await h.run_until_idle()
+        calls.failing.clear()
+        starts = [Start(name, on_reuse="retry_if_failed") for name in ("a", "c", "new", "a")]
+        runs = await app.start_many(flow, [*starts, Start("b")])
+        await h.run_until_idle()
+
+        assert sorted(run.id for run in runs) == ["a", "new"]
+        described = [await (await app.get(flow, name)).describe() for name in ("a", "b", "c", "new")]
+        assert [(one.run_number, one.status) for one in described] == [
+            (1, "complete"), (0, "errored"), (0, "complete"), (0, "complete"),
+        ]  # fmt: skip
+
+
+async def test_a_child_cannot_be_started_with_retry_if_failed(opened: Open) -> None:
+    app = _app()
+
+    @app.workflow
+    async def child(ctx: Context) -> None: ...
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.run(child, id="c", on_reuse="retry_if_failed")
+
+    async with opened(app) as h:
+        run = await h.start(flow, id="r")
+        await h.run_until_idle()
+
+        error = (await run.status()).error
+        assert error is not None
+        assert error.name == "InvalidOptionError"
+        assert (await app.list(child)).items == []

@@ -200,6 +200,9 @@ async def test_a_list_shows_a_run_whose_output_is_damaged(make_app: MakeApp, sto
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app.asgi()), base_url="http://localhost") as http:
             [listed] = (await http.get("/api/workflows/_instances")).json()["instances"]
             assert "run flow/done (run 0) is damaged" in listed["why"]
+            refused = await http.get("/api/workflows/flow/instances/done")
+            assert (refused.status_code, refused.json()["code"]) == (500, "RUN_DAMAGED")
+            assert "run flow/done (run 0) is damaged" in refused.json()["message"]
         with pytest.raises(DamagedRunError):
             await run.status()
 

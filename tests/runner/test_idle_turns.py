@@ -245,7 +245,7 @@ async def no_exits(_turn: GraphRunTurn) -> MailboxPage:
 
 async def _owner(app: Holdfast, id_: str) -> str | None:
     async with app.connect():
-        [row] = await app._opened().store.runs(RunByName("graph", id_))
+        [row] = await app._opened().store.read(RunByName("graph", id_))
         return row.owner
 
 

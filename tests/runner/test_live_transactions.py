@@ -21,6 +21,7 @@ from holdfast import (
     StoreUnavailableError,
     Transaction,
     WorkerConfig,
+    step_info,
 )
 from holdfast.store.protocol import Commit, Committed, Verdict
 from holdfast.store.sqlite import SqliteStore
@@ -265,10 +266,8 @@ async def test_live_transactions_work_in_the_harness(h: Harness, app: Holdfast) 
 # --- concurrent steps of the same run
 
 
-@pytest.mark.promise("liveness")
-async def test_result_returns_for_an_end_whose_commit_was_written_without_a_reply(
-    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def lose_reply_of_next_live_commit(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let the next commit of a live transaction be written without a reply; the list is then not empty."""
     commit, failed = SqliteStore.commit, list[bool]()
 
     async def commit_without_reply(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
@@ -279,6 +278,56 @@ async def test_result_returns_for_an_end_whose_commit_was_written_without_a_repl
         return done
 
     monkeypatch.setattr(SqliteStore, "commit", commit_without_reply)
+    return failed
+
+
+@pytest.mark.parametrize("persist", ["step", "task"])
+async def test_the_streams_of_a_step_are_settled_once_although_the_reply_of_their_commit_is_lost(
+    shop: Holdfast, monkeypatch: pytest.MonkeyPatch, persist: Any
+) -> None:
+    written, begun, reported = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    failed = lose_reply_of_next_live_commit(monkeypatch)
+
+    @shop.step
+    async def report() -> str:
+        await step_info().stream("progress").write("begun")
+        written.set()
+        await begun.wait()
+        reported.set()
+        return "reported"
+
+    @shop.step
+    async def wait_for_item() -> None:
+        await written.wait()
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        begun.set()
+        await reported.wait()
+        for _ in range(20):  # the turn receives the outcome of the other step first, and writes it with this one
+            await asyncio.sleep(0)
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.workflow(persist=persist)
+    async def order(_ctx: Context) -> list[Any]:
+        reporting = asyncio.ensure_future(report())
+        await wait_for_item()
+        results = [await sell(), await reporting]
+        await wait_for_item()
+        return results
+
+    async with shop:
+        run = await shop.start(order)
+        assert await run.result(timeout=10) == [1, "reported"]
+        assert [item.value async for item in run.stream("progress")] == ["begun"]
+    assert failed == [True]
+
+
+@pytest.mark.promise("liveness")
+async def test_result_returns_for_an_end_whose_commit_was_written_without_a_reply(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = lose_reply_of_next_live_commit(monkeypatch)
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -566,6 +615,7 @@ async def test_a_worker_checks_its_ownership_after_a_failed_commit_before_it_cal
     async def lose_ownership(live: Live, _commit: Commit) -> Committed:
         await live.rollback()
         connection = apsw.Connection(str(file))
+        connection.set_busy_timeout(10_000)  # the worker may write at the same time
         connection.execute("UPDATE holdfast_task SET owner = 'another', epoch = epoch + 1")
         connection.close()
         raise StoreUnavailableError("the line broke")

@@ -14,7 +14,16 @@ from driving import until, until_status
 from holdfast import Context, Holdfast, RunFailedError, StoreUnavailableError, WorkerConfig
 from holdfast.core.model import Status
 from holdfast.runner.cache import SuspendedRun
-from holdfast.store.protocol import MAX_CLOCK_SKEW_MS, Commit, Committed, NewEvent, NewRun, RunRecord, Sent
+from holdfast.store.protocol import (
+    MAX_CLOCK_SKEW_MS,
+    Commit,
+    Committed,
+    NewEvent,
+    NewRun,
+    RunRecord,
+    Sent,
+    SnapshotQuery,
+)
 
 
 def run_record(**fields: Any) -> RunRecord:
@@ -29,8 +38,8 @@ class Spy:
         opened = app._lifetime.opened
         assert opened is not None
         self._store: Any = opened.client._store
-        self._send, self._commit, self._load = self._store.send, self._store.commit, self._store.load
-        self._store.send, self._store.commit, self._store.load = self.send, self.commit, self.load
+        self._send, self._commit, self._read = self._store.send, self._store.commit, self._store.read
+        self._store.send, self._store.commit, self._store.read = self.send, self.commit, self.read
         self.before_send: list[Any] = []
         """Awaitables; each call of ``send`` awaits one first."""
         self.replies: asyncio.Event | None = None
@@ -56,9 +65,9 @@ class Spy:
         committed: list[Committed] = await self._commit(commits)
         return committed
 
-    async def load(self, run: int) -> Any:
-        self.loads += 1
-        return await self._load(run)
+    async def read(self, query: Any) -> Any:
+        self.loads += isinstance(query, SnapshotQuery)
+        return await self._read(query)
 
     @property
     def written_with_turn(self) -> list[bool]:

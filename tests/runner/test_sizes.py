@@ -54,7 +54,7 @@ async def test_text_is_stored_as_utf8_with_escapes_only_where_needed(make_app: M
         assert await run.result(timeout=5) == text
         store = app._opened().store
         assert isinstance(store, SqliteStore)
-        [row] = await store.runs(RunByName("flow", "a"))
+        [row] = await store.read(RunByName("flow", "a"))
     assert row.params == row.output == '"naïve café 😀 \\ud800 \\u0000 \\n"'.encode()
 
 

@@ -15,7 +15,7 @@ from apps import MakeApp
 from driving import finish, lose_worker, until, until_status
 from holdfast import Context, Holdfast, Retry, StoreUnavailableError, WorkerConfig
 from holdfast.core.model import to_ms
-from holdfast.store.protocol import Commit, Committed, HeldTask, RunsById, Signal, Snapshot, Verdict
+from holdfast.store.protocol import Commit, Committed, HeldTask, RunsById, Signal, SnapshotQuery, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 from scenarios.test_pause import Gate
@@ -194,7 +194,7 @@ async def test_a_claim_whose_reply_arrives_after_its_release_begins_nothing(make
 
 
 async def _owned_by(h: Harness, worker: str) -> bool:
-    return any(row.owner == worker for row in await h._store.runs(RunsById([1])))
+    return any(row.owner == worker for row in await h._store.read(RunsById([1])))
 
 
 @pytest.mark.promise("isolation-of-runs")
@@ -441,7 +441,7 @@ async def test_a_worker_checks_its_ownership_after_a_slow_load_before_it_calls_a
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(worker=WorkerConfig(cache=0, lease="1 second"))
-    calls, lost, loading, committing = list[str](), asyncio.Event(), SqliteStore.load, SqliteStore.commit
+    calls, lost, reading, committing = list[str](), asyncio.Event(), SqliteStore.read, SqliteStore.commit
 
     @app.step(retry=Retry(3, "100 ms"))
     async def step() -> None:
@@ -452,14 +452,16 @@ async def test_a_worker_checks_its_ownership_after_a_slow_load_before_it_calls_a
     async def order(_ctx: Context) -> None:
         await step()
 
-    async def load_slowly(store: SqliteStore, run: int) -> Snapshot:
+    async def load_slowly(store: SqliteStore, query: Any) -> Any:
+        if not isinstance(query, SnapshotQuery):
+            return await reading(store, query)
         connection = apsw.Connection(str(tmp_path / "app.db"))
         connection.execute(
             "UPDATE holdfast_task SET owner = 'another', epoch = epoch + 1, lease_until = lease_until * 2"
         )
         connection.close()
         await asyncio.sleep(0.6)
-        return await loading(store, run)
+        return await reading(store, query)
 
     async def commit(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
         done = await committing(store, commits)
@@ -467,7 +469,7 @@ async def test_a_worker_checks_its_ownership_after_a_slow_load_before_it_calls_a
             lost.set()
         return done
 
-    monkeypatch.setattr(SqliteStore, "load", load_slowly)
+    monkeypatch.setattr(SqliteStore, "read", load_slowly)
     monkeypatch.setattr(SqliteStore, "commit", commit)
     async with app:
         await app.start(order)

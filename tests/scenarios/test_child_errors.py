@@ -122,7 +122,7 @@ async def test_a_child_error_keeps_its_chain_of_causes(app: Holdfast, h: Harness
             except KeyError as error:
                 raise OutOfStock("no k", kind="NOT_FOUND") from error
         except OutOfStock as error:
-            raise ValueError("cannot go on") from error
+            raise ValueError("cannot continue") from error
 
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
@@ -134,7 +134,7 @@ async def test_a_child_error_keeps_its_chain_of_causes(app: Holdfast, h: Harness
         return []
 
     assert await h.crash_everywhere(parent) == [
-        "errored", "ValueError", "cannot go on", "NOT_FOUND",
+        "errored", "ValueError", "cannot continue", "NOT_FOUND",
         ["WorkflowError", "OutOfStock: no k"],
         ["KeyError", "'k'"],
     ]  # fmt: skip

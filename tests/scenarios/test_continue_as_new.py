@@ -414,13 +414,13 @@ async def test_context_memo_and_search_attributes_are_carried_over(app: Holdfast
         return await run.result(timeout=5), found.memo, found.search, found.summary, listed, gone
 
     options: dict[str, Any] = {
-        "context": {"tenant": "t-1"}, "memo": {"note": "x"}, "search": {"customer": "c-1"}, "summary": "goes on",
+        "context": {"tenant": "t-1"}, "memo": {"note": "x"}, "search": {"customer": "c-1"}, "summary": "continues",
     }  # fmt: skip
     assert await observe_with_crashes(h, continuing, observe=observe, **options) == (
         [{"tenant": "t-1"}, "t-1"],
         {"note": "x", "first": "kept", "last": "added"},
         {"customer": "c-1", "round": 2},
-        "goes on",
+        "continues",
         ["everywhere"],
         [],
     )

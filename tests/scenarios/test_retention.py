@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from apps import MakeApp
 from holdfast import Context, Holdfast, InstanceNotFoundError, InvalidOptionError, Retention
+from holdfast.ports import SystemRandomness
+from holdfast.runner import retention
+from holdfast.runner.retention import RetentionLoop
 from holdfast.testing import Harness
 
 
@@ -90,7 +94,7 @@ async def test_ticks_of_a_schedule_are_deleted_while_the_schedule_continues(h: H
     assert description.status == "waiting"
     assert description.run_number == 5
     assert (await run.history(run_number=0)).steps == []
-    assert await h.app._opened().store.runs(_numbered("tick", 0)) == []
+    assert await h.app._opened().store.read(_numbered("tick", 0)) == []
 
 
 def _numbered(instance: str, number: int) -> Any:
@@ -112,3 +116,25 @@ def test_retention_refuses_values_that_are_no_durations(options: dict[str, Any])
 def test_retention_must_be_a_retention() -> None:
     with pytest.raises(InvalidOptionError, match="Retention"):
         Holdfast("sqlite://", retention="30 days")  # type: ignore[arg-type]
+
+
+async def test_an_app_without_retention_warns_once_when_the_database_has_many_runs(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retention, "MANY_RUNS", 3)
+    app = make_app()
+
+    @app.workflow
+    async def work(ctx: Context) -> None: ...
+
+    async with app.connect():
+        loop = RetentionLoop(app._opened().store, app.registry, SystemRandomness())
+        warnings = []
+        for count in (2, 3, 4):
+            while len((await app.list()).items) < count:
+                await app.start(work)
+            await loop._step()
+            await loop._step()  # the first step only chooses the time of the first pass
+            warnings.append(sum("finished runs are kept for ever" in line for line in caplog.messages))
+
+    assert warnings == [0, 1, 1]

@@ -24,7 +24,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.kernel import schedule_rules
 from holdfast.kernel.requests import Requests
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import DueRequest, DueSchedules, ScheduleByName, ScheduleChange, ScheduleChanged
+from holdfast.store.protocol import DueQuery, ScheduleByName, ScheduleChange, ScheduleChanged
 from holdfast.store.sqlite import schedules as sqlite_schedules
 from holdfast.testing import Harness
 
@@ -43,9 +43,10 @@ class FaultyStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def due_schedules(self, request: DueRequest) -> DueSchedules:
-        found: DueSchedules = await self._store.due_schedules(request)
-        await self._wait()
+    async def read(self, query: Any) -> Any:
+        found = await self._store.read(query)
+        if isinstance(query, DueQuery):
+            await self._wait()
         return found
 
     async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
@@ -101,7 +102,7 @@ async def simulate(seed: int, overlap: str, catch_up: str | None) -> Outcome:
         faulty.calm = True
         for _ in range(10):
             await h.run_until_idle()
-        rows = await h._opened().store.schedules(ScheduleByName("s", 200))
+        rows = await h._opened().store.read(ScheduleByName("s", 200))
         runs = []
         for item in (await h.app.list(limit=100)).items:
             about = await (await h.app.get("job", item.id)).describe()
@@ -114,7 +115,7 @@ async def simulate(seed: int, overlap: str, catch_up: str | None) -> Outcome:
 
 def new_worker(h: Harness, store: Any) -> Worker:
     worker = h._opened().new_worker(h.app.worker_config)
-    worker._schedules._store = store
+    worker._loops.schedules._store = store
     return worker
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    Batch,
     ChainTask,
     Context,
     DefinitionError,
@@ -18,11 +19,10 @@ from holdfast import (
     InvalidOptionError,
     ParamsInvalidError,
     Retention,
-    ScheduleExistsError,
     ScheduleInfo,
-    ScheduleNotFoundError,
     step_info,
 )
+from holdfast.errors import ScheduleExistsError, ScheduleNotFoundError
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
 
@@ -144,7 +144,7 @@ async def test_a_tick_while_a_run_is_open_follows_the_overlap_policy(
     ],
 )
 async def test_ticks_that_were_missed_are_caught_up_as_the_policy_says(
-    app: Holdfast, catch_up: Any, expected: list[str]
+    app: Holdfast, catch_up: Any, expected: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(app)
     app.schedule("s", job.workflow, every="1 hour", catch_up=catch_up, overlap="allow")
@@ -156,6 +156,7 @@ async def test_ticks_that_were_missed_are_caught_up_as_the_policy_says(
         assert sorted(job.ticks) == expected
         missed = [tick for tick, outcome in await outcomes(h) if outcome == "missed"]
         assert missed == ([] if catch_up == "10 days" else ["01 01:00"])
+        assert ("schedule s: ticks since 2030-01-01 01:00:00+00:00 were missed" in caplog.text) == bool(missed)
 
 
 async def test_a_very_long_downtime_of_a_dense_schedule_is_passed_over_at_once(app: Holdfast) -> None:
@@ -351,6 +352,38 @@ async def test_a_declaration_that_was_removed_pauses_its_schedule_until_it_is_ba
         assert (back.paused, back.note, back.declared) == (False, None, True)
         await h.advance("1 hour")
         assert job.ticks == ["01 03:00"]
+
+
+async def test_queued_ticks_start_after_the_code_has_changed_or_removed_their_schedule(app: Holdfast) -> None:
+    job = Job(app, takes="90 minutes")
+    app.schedule("queues", job.workflow, every="1 hour", overlap="queue_one")
+    app.schedule("fills", job.workflow, cron="0 3 1 6 *")
+    async with Harness(app) as h:
+        await h.app.schedules.backfill("fills", START - timedelta(days=800), START)
+        await h.advance("2 hours 1 minute")
+        assert [outcome for _, outcome in await outcomes(h, "queues")] == ["waiting", "queued"]
+
+        await reopened(app, h, lambda app: app.schedule("queues", job.workflow, cron="0 3 1 6 *", overlap="queue_one"))
+        await h.advance("5 hours")
+
+        assert [outcome for _, outcome in await outcomes(h, "queues")] == ["complete", "complete"]
+        assert {outcome for _, outcome in await outcomes(h, "fills")} == {"complete"}
+
+
+async def test_a_tick_of_a_workflow_with_batches_has_a_list_of_its_params(app: Holdfast) -> None:
+    received: list[list[int]] = []
+
+    @app.workflow(batch=Batch(size=5, wait="1 second"))
+    async def collect(ctx: Context, items: list[int]) -> None:
+        received.append(items)
+
+    app.schedule("declared", collect, params=1, every="1 hour")
+    async with Harness(app) as h:
+        await h.app.schedules.create("created", collect, params=2, every="1 hour")
+        await h.app.schedules.update("created", params=3)
+        await h.advance("1 hour")
+
+    assert sorted(received) == [[1], [3]]
 
 
 # --- other models, other features

@@ -84,7 +84,7 @@ async def test_a_run_can_terminate_itself(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def own(ctx: Context) -> str:
         await ctx.terminate(ctx.info.pid, "by myself")
-        await ctx.do("go on", went_on.append, 1)
+        await ctx.do("continue", went_on.append, 1)
         return "went on"
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.core import envelope
-from holdfast.payloads.codecs import Chain
+from holdfast.payloads.codecs import CodecChain
 from holdfast.payloads.config import PayloadConfig
 from holdfast.store.protocol.blobs import REFERRING
 from holdfast.testing.simulation.streams import stream
@@ -33,7 +33,7 @@ class Inverted:
 
 
 _INVERTED = bytes(255 - n for n in range(256))
-PAYLOADS = PayloadConfig(Chain([Inverted()]), "database", 24)
+PAYLOADS = PayloadConfig(CodecChain([Inverted()]), "database", 24)
 
 
 def with_payloads(seed: int) -> bool:

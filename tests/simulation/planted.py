@@ -18,9 +18,9 @@ from holdfast.core.model import Status, StepType
 from holdfast.graph import node_rules
 from holdfast.graph.node_rules import GraphUnits
 from holdfast.graph.shape import UnitPosition
-from holdfast.kernel import repair as repair_rules
 from holdfast.kernel import requests, step_info
 from holdfast.kernel.attempt import current_attempt
+from holdfast.kernel.repair import Resolution
 from holdfast.runner import attempts, turn_writer
 from holdfast.runner.attempts import RunningAttempt
 from holdfast.runner.cache import MachineCache
@@ -46,6 +46,7 @@ from holdfast.store.sqlite import (
     leases,
     mailbox,
     outbox,
+    pausing,
     prune,
     send,
     successors,
@@ -54,6 +55,7 @@ from holdfast.store.sqlite import (
 from holdfast.store.sqlite import repair as repair_sql
 from holdfast.store.sqlite.database import Database
 from holdfast.workflow import differences, pending
+from holdfast.workflow import repair as repair_rules
 from holdfast.workflow.attempt_tracker import AttemptTracker
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.saga import Saga
@@ -485,7 +487,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "outbox_before_fence": [_Patch(commit, "_apply_together", _outbox_before_fence)],
     "failed_delivery_marked_delivered": [_Patch(outbox, "_settle", _settle_as_delivered)],
     "deadline_before_mailbox_read": [_Patch(TurnInput, "read_events", _read_only_if_signalled)],
-    "paused_stays_due": [_Patch(control, "_PAUSE", _pause_without_task)],
+    "paused_stays_due": [_Patch(pausing, "_SQL", _pause_without_task)],
     "commit_answers_swapped": [_Patch(SqliteStore, "commit", _swap_answers)],
     "operation_results_not_written": [_Patch(commit, "result_facts", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _without_timer_facts)],
@@ -544,7 +546,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "outputs_of_fork_ignored": [_Patch(repair_rules, "replaced", lambda _original: lambda facts, *_: facts)],
     "events_moved_by_fork": [_Patch(repair_sql, "_insert_fork", _fork_moves_events)],
     "idempotency_key_changed_by_retry": [_Patch(RunRecord, "key_number", _retry_in_place_number)],
-    "resolution_ignored": [_Patch(repair_rules.Resolution, "result", _resolve_without_result)],
+    "resolution_ignored": [_Patch(Resolution, "result", _resolve_without_result)],
     "open_run_deleted": [_Patch(repair_sql, "delete", _delete_any_status)],
     "facts_left_by_delete": [_Patch(repair_sql, "_SQL", _statement("delete_facts", "SELECT ?1"))],
     "facts_left_by_prune": [_Patch(prune, "_SQL", _statement("delete_facts", "SELECT ?1"))],

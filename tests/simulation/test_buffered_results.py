@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status, StepType
-from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, Following, LateResults, TaskRef, Verdict
+from holdfast.store.protocol import (
+    Commit,
+    Committed,
+    Fact,
+    FactState,
+    Finish,
+    Following,
+    LateResults,
+    SnapshotQuery,
+    TaskRef,
+    Verdict,
+)
 from simulation.checks.buffered_results import ResultWatch
 
 TASK = TaskRef(1, 0, "w1", 1)
@@ -76,5 +87,5 @@ def test_a_worker_that_loads_a_run_has_to_call_its_steps_again() -> None:
     watch.result_seen(TASK, "u1", 1)
     watch.terminated(1, "w1", 1)
 
-    assert [*watch.after("load", (1,), None, {})] == []
+    assert [*watch.after("read", (SnapshotQuery(1),), None, {})] == []
     assert [*watch.lost(["w1"])] == []

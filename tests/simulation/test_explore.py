@@ -33,7 +33,7 @@ def scenario(name: str, *faults: FaultKind) -> Scenario:
 
 @pytest.mark.promise("fencing", "no-lost-wakeup", "at-least-once-steps", "messages-once-in-order")
 def test_no_schedule_of_a_scenario_breaks_a_promise() -> None:
-    found = explore(scenario(DEADLINE, CallEnd.LOST_REPLY))
+    found = explore(scenario("an event against a deadline beside a step", CallEnd.LOST_REPLY))
 
     assert found.failures == []
     assert found.complete

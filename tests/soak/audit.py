@@ -16,16 +16,15 @@ from chaos.workload import ACCOUNTS, account_of
 from holdfast.core.model import Status
 from holdfast.store.postgres import prune
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import PrunePosition, PruneRequest
+from holdfast.store.protocol import PrunePosition, PruneRuns
 
 from .workload import Expected, expected_of, number_of
 
-_NINETY_DAYS = "90 * 86400"
-
-_OLD = f"""
+_NOW = "SELECT (extract(epoch FROM now()) * 1000)::bigint"
+_OLD = """
 SELECT id, workflow, instance_id, current, status, output FROM holdfast.holdfast_run
  WHERE status IN ('complete', 'errored', 'terminated', 'cancelled')
-   AND completed_at < (extract(epoch FROM now()) - {_NINETY_DAYS}) * 1000
+   AND completed_at <= $1
    AND NOT EXISTS (SELECT FROM holdfast.holdfast_outlet WHERE run = id)
 """
 _EVENTS = """
@@ -63,13 +62,15 @@ class Auditor(DatabaseProbe):
         self.deleted += await self.with_retry(one)
 
     async def _sweep(self, connection: asyncpg.Connection[Any], age: float) -> int:
-        old = await connection.fetch(_OLD.replace(_NINETY_DAYS, str(age)))
+        now, age_ms = await connection.fetchval(_NOW), round(age * 1000)
+        # The same bound as in ``_prune``: a run that is deleted but not listed here would count as lost.
+        old = await connection.fetch(_OLD, now - age_ms)
         fresh = [row for row in old if row["current"] and (row["workflow"], row["instance_id"]) not in self._correct]
         await self._check(connection, fresh)
         if not self._deleting:
             return 0
         await connection.execute(_DELETE_LEDGER, [row["instance_id"] for row in fresh])
-        return sum([await _prune(connection, status, round(age * 1000)) for status in Status if status.terminal])
+        return sum([await _prune(connection, status, now, age_ms) for status in Status if status.terminal])
 
     async def _check(self, connection: asyncpg.Connection[Any], rows: Sequence[Any]) -> None:
         ids = [row["id"] for row in rows]
@@ -118,12 +119,11 @@ class Auditor(DatabaseProbe):
         assert {row[0]: row[1] for row in await self.rows("SELECT id, balance FROM account")} == balances
 
 
-async def _prune(connection: asyncpg.Connection[Any], status: Status, age_ms: int) -> int:
+async def _prune(connection: asyncpg.Connection[Any], status: Status, now: int, age_ms: int) -> int:
     """Delete the runs with this status that ended long ago, in the caller's transaction; returns their number."""
-    now = await connection.fetchval("SELECT (extract(epoch FROM now()) * 1000)::bigint")
     tx, position, deleted = Tx(connection, "holdfast", now, "soak"), PrunePosition(), 0
     while True:
-        pruned = await prune.prune(tx, PruneRequest(None, status, age_ms, after=position, limit=1000))
+        pruned = await prune.prune(tx, PruneRuns(None, status, age_ms, after=position, limit=1000))
         deleted += pruned.runs
         if pruned.next is None:
             return deleted

@@ -10,7 +10,7 @@ import pytest
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import Store
-from holdfast.store.sqlite import Driver, SqliteStore
+from holdfast.store.sqlite import SqliteDriver, SqliteStore
 from postgres_server import CleanDatabases
 from store.world import Database, FakeClock, World
 
@@ -26,7 +26,7 @@ def _sqlite_memory(folder: Path, clock: FakeClock) -> Store:
 
 
 def _sqlite3(folder: Path, clock: FakeClock) -> Store:
-    return SqliteStore(str(folder / "store.db"), clock=clock, driver=Driver.SQLITE3)
+    return SqliteStore(str(folder / "store.db"), clock=clock, driver=SqliteDriver.SQLITE3)
 
 
 def _postgres(folder: Path, clock: FakeClock) -> Store:

@@ -10,12 +10,13 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.errors import StateError
 from holdfast.store.protocol import (
     Delivery,
+    EventsQuery,
     Fact,
     FactState,
     Finish,
+    LogsQuery,
     NewEvent,
     NewRun,
-    PageQuery,
     Park,
     Release,
     Signal,
@@ -180,8 +181,8 @@ async def test_logs_are_numbered_in_each_run_and_kept_in_order(world: World) -> 
     await world.store.commit([turn(a, logs=[log_line("1"), log_line("2")]), turn(b, logs=[log_line("x")])])
     await world.commit(a, logs=[log_line("3")], then_logs=[log_line("4")])
 
-    from_a = await world.store.logs(_all(a.run))
-    from_b = await world.store.logs(_all(b.run))
+    from_a = await world.store.read(_all(a.run))
+    from_b = await world.store.read(_all(b.run))
     assert [(log.n, log.log.message) for log in from_a] == [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
     assert [(log.n, log.log.message) for log in from_b] == [(1, "x")]
 
@@ -194,7 +195,7 @@ async def test_a_delivered_event_is_consumed_by_its_step(world: World) -> None:
     await world.commit(task, deliveries=[Delivery(1, "wait", 77)])
 
     assert [event.n for event in await world.undelivered(task.run)] == [2]
-    consumed, _ = await world.store.events(PageQuery(task.run))
+    consumed, _ = await world.store.read(EventsQuery(task.run))
     assert (consumed.n, consumed.delivered_at, consumed.consumed_by) == (1, 77, "wait")
 
 
@@ -208,7 +209,7 @@ async def test_an_event_is_consumed_once(world: World, number: int) -> None:
     with pytest.raises(StateError):
         await world.commit(task, facts=[result("s")], deliveries=[Delivery(number, "second", 2)])
 
-    [event] = await world.store.events(PageQuery(task.run))
+    [event] = await world.store.read(EventsQuery(task.run))
     assert event.consumed_by == "first"
     assert await world.keys(task.run) == []
 
@@ -298,5 +299,5 @@ async def test_an_empty_batch_of_commits_returns_nothing(world: World) -> None:
     assert await world.store.commit([]) == []
 
 
-def _all(run: int) -> PageQuery:
-    return PageQuery(run)
+def _all(run: int) -> LogsQuery:
+    return LogsQuery(run)

@@ -14,9 +14,9 @@ from holdfast.store.protocol import (
     ControlResult,
     Delivery,
     Finish,
+    LogsQuery,
     NewEvent,
     NewRun,
-    PageQuery,
     Park,
     PauseRun,
     RedeliverOutbox,
@@ -24,6 +24,7 @@ from holdfast.store.protocol import (
     RestartRun,
     ResumeRun,
     Signal,
+    SnapshotQuery,
     TerminateRun,
     Verdict,
 )
@@ -89,8 +90,8 @@ async def test_a_pause_drops_the_following_part_and_keeps_the_observed_part(worl
     assert (len(answer.started), len(answer.sent)) == (1, 1)
     assert (run.status, run.started_at, run.output, run.owner, run.pausing) == (Status.PAUSED, 9, None, None, False)
     assert await world.keys(task.run) == ["seen"]
-    assert [log.log.message for log in await world.store.logs(PageQuery(task.run))] == ["seen"]
-    assert list((await world.store.load(task.run)).events) == [1]
+    assert [log.log.message for log in await world.store.read(LogsQuery(task.run))] == ["seen"]
+    assert list((await world.store.read(SnapshotQuery(task.run))).events) == [1]
     assert await world.claimed_ids(owner="w2") == ["child"]
 
 
@@ -308,7 +309,7 @@ async def test_the_history_of_a_terminated_run_stays_readable(world: World) -> N
     await world.terminate("a")
 
     assert await world.keys(task.run) == ["s"]
-    assert len(await world.store.logs(PageQuery(task.run))) == 1
+    assert len(await world.store.read(LogsQuery(task.run))) == 1
 
 
 # --------------------------------------------------------------------------------------------------- restart
@@ -366,6 +367,16 @@ async def test_a_run_can_be_restarted_again_and_again(world: World) -> None:
 
     assert [(run.number, run.instance) for run in runs] == [(n, first.instance) for n in (1, 2, 3)]
     assert await world.ids() == ["a"]
+
+
+async def test_a_restart_of_one_run_changes_nothing_if_another_run_is_the_current_one(world: World) -> None:
+    first = await world.start("a")
+    await world.terminate("a")
+
+    runs = [await world.restart("a", run=first.run) for _ in range(3)]
+
+    assert [(run.number, run.status) for run in runs] == [(1, Status.ACTIVE)] * 3
+    assert (await world.find("a")).run == runs[0].run
 
 
 @pytest.mark.parametrize(

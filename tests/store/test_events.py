@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import Delivery, Finish, NewEvent, PageQuery, Signal, Verdict
+from holdfast.store.protocol import Delivery, EventsQuery, Finish, NewEvent, Signal, Verdict
 from store.world import FLOW, LEASE, World, result, waiting
 
 
@@ -49,7 +49,7 @@ async def test_an_event_to_a_run_that_has_ended_is_not_written(world: World, sta
     sent = await world.send("go")
 
     assert (sent.run, sent.accepted) == (run, False)
-    assert await world.store.events(PageQuery(run.run)) == []
+    assert await world.store.read(EventsQuery(run.run)) == []
 
 
 async def test_a_send_returns_the_run_as_it_was_before(world: World) -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Delivery, Finish, NewEvent, NewRun, Park, RunByName, Statement, TaskRef, Verdict
+from holdfast.store.protocol import (
+    Delivery,
+    Finish,
+    NewEvent,
+    NewRun,
+    Park,
+    RunByName,
+    SnapshotQuery,
+    Statement,
+    TaskRef,
+    Verdict,
+)
 from store.world import FLOW, LEASE, World, log_line, result, turn, waiting
 
 pytestmark = pytest.mark.promise("fencing")
@@ -50,8 +61,8 @@ async def test_a_stale_turn_writes_nothing(world: World, write: dict[str, object
     assert (await world.find("a"), await world.find("b")) == before
     assert await world.keys(task.run) == []
     assert [event.n for event in await world.undelivered(task.run)] == [1]
-    assert (await world.store.load(task.run)).log_count == 0
-    assert not await world.store.runs(RunByName(FLOW, "child"))
+    assert (await world.store.read(SnapshotQuery(task.run))).log_count == 0
+    assert not await world.store.read(RunByName(FLOW, "child"))
     assert await world.undelivered(before[1].run) == []
 
 

@@ -86,7 +86,7 @@ async def test_a_filter_selects_the_runs_that_meet_all_conditions(
         monkeypatch.setattr("holdfast.store.sqlite.search._MANY", 0)
     start = await _orders(world)
 
-    found = [(case, await world.store.runs(_query(start, **case))) for case, _ in CASES]
+    found = [(case, await world.store.read(_query(start, **case))) for case, _ in CASES]
 
     assert [(case, [run.instance_id for run in runs]) for case, runs in found] == CASES
 
@@ -95,7 +95,7 @@ async def test_an_ascending_list_is_the_reverse_of_the_descending_one(world: Wor
     start = await _orders(world)
 
     for case, expected in CASES:
-        runs = await world.store.runs(_query(start, ascending=True, **case))
+        runs = await world.store.read(_query(start, ascending=True, **case))
         assert [run.instance_id for run in runs] == expected[::-1], case
 
 
@@ -106,7 +106,7 @@ async def test_pages_of_a_filter_hold_each_run_once(world: World, ascending: boo
     for case, expected in CASES:
         seen: list[str] = []
         before = None
-        while page := await world.store.runs(_query(start, limit=2, before=before, ascending=ascending, **case)):
+        while page := await world.store.read(_query(start, limit=2, before=before, ascending=ascending, **case)):
             seen += [run.instance_id for run in page]
             before = page[-1].instance
         assert seen == (expected[::-1] if ascending else expected), case

@@ -1,4 +1,4 @@
-"""The size of the store protocol: few intents, and docs/architecture.md lists all of them."""
+"""The size of the store protocol: few intents, and docs/architecture.md lists all of them, and all queries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import Store
+from holdfast.store.postgres import readers as postgres_readers
+from holdfast.store.protocol import Query, Store
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite import readers as sqlite_readers
 
-MOST = 52
+MOST = 32
 _ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
@@ -27,7 +29,7 @@ def _documented() -> tuple[int, list[str]]:
     return int(found[1]), re.findall(r"`(\w+)`", found[2])
 
 
-def test_the_store_has_at_most_52_intents() -> None:
+def test_the_store_has_at_most_32_intents() -> None:
     assert len(_public(Store)) <= MOST
 
 
@@ -41,3 +43,21 @@ def test_the_architecture_page_states_the_number_of_intents_and_names_each_once(
 @pytest.mark.parametrize("store", [SqliteStore, PostgresStore])
 def test_a_store_has_no_public_members_besides_the_intents(store: type) -> None:
     assert _public(store) == _public(Store)
+
+
+def _queries() -> set[str]:
+    return {query.__name__ for query in Query.__subclasses__()}
+
+
+@pytest.mark.parametrize("readers", [sqlite_readers.READERS, postgres_readers.READERS])
+def test_a_store_answers_every_query(readers: dict[type, object]) -> None:
+    assert {query.__name__ for query in readers} == _queries()
+
+
+def test_the_architecture_page_names_every_query_once() -> None:
+    found = re.search(r"`read` takes (\d+) queries:\n\n(.*?)\n\n", _ARCHITECTURE.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    names = re.findall(r"`(\w+)`", found[2])
+
+    assert int(found[1]) == len(names)
+    assert set(names) == _queries()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.store.protocol import LateResults, Log, PageQuery
+from holdfast.store.protocol import LateResults, Log, LogsQuery, SnapshotQuery
 from store.world import World, result
 
 
@@ -15,7 +15,7 @@ def log_line(message: str) -> Log:
 
 
 async def stored(world: World, run: int) -> list[tuple[int, Log]]:
-    return [(one.n, one.log) for one in await world.store.logs(PageQuery(run))]
+    return [(one.n, one.log) for one in await world.store.read(LogsQuery(run))]
 
 
 async def test_logs_are_added_to_an_ended_run(world: World) -> None:
@@ -57,7 +57,7 @@ async def test_results_are_added_to_a_terminated_run_and_replace_none(world: Wor
     await world.store.add_late_results(LateResults(task.run, [result("known", at=9), result("la\x00te")], []))
     await world.store.add_late_results(LateResults(task.run, [result("la\x00te")], []))
 
-    found = (await world.store.load(task.run)).facts
+    found = (await world.store.read(SnapshotQuery(task.run))).facts
     assert sorted(found) == sorted([result("known"), result("la\x00te")])
 
 

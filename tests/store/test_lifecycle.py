@@ -29,7 +29,7 @@ async def test_calls_on_an_unopened_store_raise(database: Database) -> None:
     store = database()
 
     with pytest.raises(AppClosedError):
-        await store.runs(RunByName(FLOW, "a"))
+        await store.read(RunByName(FLOW, "a"))
 
 
 async def test_calls_on_a_closed_store_raise(database: Database) -> None:
@@ -120,7 +120,7 @@ async def test_a_current_schema_opens_without_migrating(database: Database) -> N
     answer = await second.open(migrate=False)
 
     assert answer.before == answer.after
-    assert await second.runs(CurrentRuns()) == []
+    assert await second.read(CurrentRuns()) == []
     await second.close()
     await first.close()
 

@@ -10,12 +10,13 @@ from holdfast.core.model import Status
 from holdfast.store.protocol import (
     Claimant,
     Delivery,
+    EventsQuery,
     NewEvent,
     NextRun,
     OnConflict,
     OnReuse,
-    PageQuery,
     Reply,
+    ReplyQuery,
     ReplyToEvent,
     RunRecord,
     TaskRef,
@@ -211,7 +212,7 @@ async def _replied(world: World) -> tuple[TaskRef, list[RunRecord]]:
 async def test_a_reply_is_found_by_any_run_of_the_line(world: World) -> None:
     _, runs = await _replied(world)
 
-    assert [await world.store.reply(run.run, "k") for run in runs] == [Reply(True, b"7")] * 3
+    assert [await world.store.read(ReplyQuery(run.run, "k")) for run in runs] == [Reply(True, b"7")] * 3
 
 
 async def test_a_repeated_ask_has_the_reply_of_the_first(world: World) -> None:
@@ -221,7 +222,7 @@ async def test_a_repeated_ask_has_the_reply_of_the_first(world: World) -> None:
 
     assert again.run is not None
     assert again.duplicate
-    assert await world.store.reply(again.run.run, "k") == Reply(True, b"7")
+    assert await world.store.read(ReplyQuery(again.run.run, "k")) == Reply(True, b"7")
     assert await world.undelivered(task.run) == []
 
 
@@ -232,12 +233,12 @@ async def test_an_ask_repeated_before_its_reply_has_the_same_reply(world: World)
     again = await world.send("ask", dedup="k", ask="k")
 
     assert again.run is not None
-    assert await world.store.reply(again.run.run, "k") is None
+    assert await world.store.read(ReplyQuery(again.run.run, "k")) is None
     await world.operate(task, ReplyToEvent(1, Reply(True, b"7")))
 
     assert again.duplicate
-    assert await world.store.reply(again.run.run, "k") == Reply(True, b"7")
-    assert len(await world.store.events(PageQuery(task.run))) == 1
+    assert await world.store.read(ReplyQuery(again.run.run, "k")) == Reply(True, b"7")
+    assert len(await world.store.read(EventsQuery(task.run))) == 1
 
 
 async def test_replies_of_other_lines_are_not_found(world: World) -> None:
@@ -245,4 +246,4 @@ async def test_replies_of_other_lines_are_not_found(world: World) -> None:
     other = await world.start("b")
     new = await world.restart("a")
 
-    assert [await world.store.reply(run.run, "k") for run in (other, new)] == [None, None]
+    assert [await world.store.read(ReplyQuery(run.run, "k")) for run in (other, new)] == [None, None]

@@ -39,7 +39,7 @@ def _numbers(page: MailboxPage) -> list[int]:
 async def test_the_page_of_an_empty_mailbox_is_complete_and_has_no_last_event(world: World) -> None:
     run = await world.start("a")
 
-    for page in (await world.store.undelivered(MailboxQuery(run.run)), (await world.claim_one()).mailbox_page):
+    for page in (await world.store.read(MailboxQuery(run.run)), (await world.claim_one()).mailbox_page):
         assert (list(page.events), page.complete, page.last) == ([], True, 0)
 
 
@@ -47,7 +47,7 @@ async def test_a_page_tells_whether_it_is_complete_and_the_last_event_number(wor
     run = await world.start("a")
     await _fill(world, 3)
 
-    for page in (await world.store.undelivered(MailboxQuery(run.run)), (await world.claim_one()).mailbox_page):
+    for page in (await world.store.read(MailboxQuery(run.run)), (await world.claim_one()).mailbox_page):
         assert (_numbers(page), page.complete, page.last) == ([1, 2, 3], True, 3)
 
 
@@ -56,7 +56,7 @@ async def test_the_last_event_number_includes_delivered_events(world: World) -> 
     await _fill(world, 3)
     await world.commit(task, deliveries=[Delivery(n, f"s{n}", 1) for n in (1, 3)])
 
-    page = await world.store.undelivered(MailboxQuery(task.run))
+    page = await world.store.read(MailboxQuery(task.run))
     assert (_numbers(page), page.complete, page.last) == ([2], True, 3)
 
     await world.commit(task, deliveries=[Delivery(2, "s2", 1)], then=waiting(run_at=world.now()))
@@ -78,7 +78,7 @@ async def test_a_large_mailbox_is_read_page_by_page_the_oldest_first(world: Worl
         assert page.last == MANY
         read += numbers
         await world.commit(claim.task, deliveries=[Delivery(n, f"s{n}", 1) for n in numbers])
-        page = await world.store.undelivered(MailboxQuery(claim.task.run))
+        page = await world.store.read(MailboxQuery(claim.task.run))
     read += _numbers(page)
 
     assert read == list(range(1, MANY + 1))
@@ -132,7 +132,7 @@ async def test_a_page_has_the_requested_topics_and_the_engines_own_events(
 ) -> None:
     task = await _mixed(world)
 
-    page = await world.store.undelivered(MailboxQuery(task.run, None if topics is None else frozenset(topics)))
+    page = await world.store.read(MailboxQuery(task.run, None if topics is None else frozenset(topics)))
 
     assert (_numbers(page), page.complete, page.last) == (expected, True, 6)
 
@@ -141,7 +141,7 @@ async def test_a_page_has_no_delivered_events(world: World) -> None:
     task = await _mixed(world)
     await world.commit(task, deliveries=[Delivery(1, "s", 1), Delivery(3, "t", 1)])
 
-    page = await world.store.undelivered(MailboxQuery(task.run, frozenset({"x"})))
+    page = await world.store.read(MailboxQuery(task.run, frozenset({"x"})))
 
     assert (_numbers(page), page.complete, page.last) == ([4, 6], True, 6)
 
@@ -152,7 +152,7 @@ async def test_events_of_a_topic_are_found_among_many_of_other_topics(world: Wor
     await world.send("go")
     await world.cancel("a")
 
-    page = await world.store.undelivered(MailboxQuery(run.run, frozenset({"go"})))
+    page = await world.store.read(MailboxQuery(run.run, frozenset({"go"})))
 
     assert (_numbers(page), page.complete, page.last) == ([MANY + 1, MANY + 2], True, MANY + 2)
 
@@ -165,7 +165,7 @@ async def test_a_page_of_some_topics_is_bounded_too(world: World) -> None:
         await _fill(world, MANY // 3, "y")
         await world.cancel("a")
 
-    page = await world.store.undelivered(MailboxQuery(run.run, frozenset({"x", "y"})))
+    page = await world.store.read(MailboxQuery(run.run, frozenset({"x", "y"})))
 
     assert not page.complete
     assert 0 < len(page.events) < 2 * MANY
@@ -177,7 +177,7 @@ async def test_engine_events_are_found_in_a_large_mailbox(world: World) -> None:
     await _fill(world, MANY)
     await world.cancel("a")
 
-    [event] = (await world.store.undelivered(MailboxQuery(run.run, frozenset()))).events
+    [event] = (await world.store.read(MailboxQuery(run.run, frozenset()))).events
 
     assert (event.n, event.type) == (MANY + 1, CANCEL)
 
@@ -203,7 +203,7 @@ async def test_a_release_for_any_topic_checks_all_events(world: World) -> None:
 async def test_an_event_after_the_last_read_makes_a_release_due(world: World) -> None:
     task = await world.start_claimed("a")
     await _fill(world, 3)
-    page = await world.store.undelivered(MailboxQuery(task.run))
+    page = await world.store.read(MailboxQuery(task.run))
     await world.send("other")
 
     due = await world.commit(task, then=waiting("other"), seen=page.last)

@@ -21,7 +21,9 @@ from holdfast.store.protocol import (
     Operation,
     ParentClose,
     RecordedOperation,
+    RelationsQuery,
     Reply,
+    ReplyQuery,
     ReplyToEvent,
     RequestResult,
     Signal,
@@ -397,12 +399,12 @@ async def test_a_reply_wakes_the_asking_run_whatever_it_waits_for(world: World) 
 
 async def test_a_reply_is_stored_with_the_ask(world: World) -> None:
     _, b = await _asking_pair(world)
-    assert await world.store.reply(b.run, "k") is None
+    assert await world.store.read(ReplyQuery(b.run, "k")) is None
 
     await world.operate(b, ReplyToEvent(1, Reply(False, b'"no"')))
 
-    assert await world.store.reply(b.run, "k") == Reply(False, b'"no"')
-    assert await world.store.reply(b.run, "other") is None
+    assert await world.store.read(ReplyQuery(b.run, "k")) == Reply(False, b'"no"')
+    assert await world.store.read(ReplyQuery(b.run, "other")) is None
     assert len(await world.undelivered(b.run)) == 1
 
 
@@ -411,7 +413,7 @@ async def test_a_reply_without_a_value_is_a_reply(world: World) -> None:
 
     await world.operate(b, ReplyToEvent(1, Reply(True, None)))
 
-    assert await world.store.reply(b.run, "k") == Reply(True, None)
+    assert await world.store.read(ReplyQuery(b.run, "k")) == Reply(True, None)
 
 
 async def test_a_reply_can_be_read_after_the_replying_run_has_ended(world: World) -> None:
@@ -419,7 +421,7 @@ async def test_a_reply_can_be_read_after_the_replying_run_has_ended(world: World
 
     await world.operate(b, ReplyToEvent(1, Reply(True, b"7")), then=Finish(Status.COMPLETE))
 
-    assert await world.store.reply(b.run, "k") == Reply(True, b"7")
+    assert await world.store.read(ReplyQuery(b.run, "k")) == Reply(True, b"7")
 
 
 async def test_an_ended_asking_run_receives_no_reply(world: World) -> None:
@@ -440,7 +442,7 @@ async def test_a_reply_to_a_client_is_stored_with_the_ask_only(world: World, sen
     answer = await world.operate(b, ReplyToEvent(1, Reply(True, b"7")))
 
     assert answer.operation_results == [RequestResult.DONE]
-    assert await world.store.reply(b.run, "k") == Reply(True, b"7")
+    assert await world.store.read(ReplyQuery(b.run, "k")) == Reply(True, b"7")
 
 
 async def test_a_reply_to_an_event_without_ask_is_stored_and_not_sent(world: World) -> None:
@@ -450,7 +452,7 @@ async def test_a_reply_to_an_event_without_ask_is_stored_and_not_sent(world: Wor
     answer = await world.operate(b, ReplyToEvent(1, Reply(True, b"7")))
 
     assert answer.operation_results == [RequestResult.DONE]
-    assert await world.store.reply(b.run, "k") == Reply(True, b"7")
+    assert await world.store.read(ReplyQuery(b.run, "k")) == Reply(True, b"7")
     assert await world.undelivered(a.run) == []
 
 
@@ -469,7 +471,7 @@ async def test_an_ask_can_be_consumed_and_replied_to_in_one_commit(world: World)
 
     assert answer.operation_results == [RequestResult.DONE]
     assert await world.undelivered(b.run) == []
-    assert await world.store.reply(b.run, "k") == Reply(True, b"7")
+    assert await world.store.read(ReplyQuery(b.run, "k")) == Reply(True, b"7")
 
 
 async def test_an_ended_run_does_not_watch_a_child_that_a_worker_starts_too_late(world: World) -> None:
@@ -478,5 +480,5 @@ async def test_an_ended_run_does_not_watch_a_child_that_a_worker_starts_too_late
 
     child = await world.start_claimed("c", parent=pid("p"), parent_run=parent.run, watch=Watch.MONITOR)
 
-    assert (await world.store.relations(child.run)).watched_by == []
+    assert (await world.store.read(RelationsQuery(child.run))).watched_by == []
     await world.finish(child, Status.COMPLETE)

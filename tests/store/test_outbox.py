@@ -9,15 +9,17 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
     AffectedRuns,
+    ClaimOutbox,
     ControlResult,
     Delivered,
     DeliveryFailure,
     Finish,
     Outbound,
     OutboxClaim,
-    OutboxClaimRequest,
+    OutboxQuery,
     OutboxRow,
     RedeliverOutbox,
+    SettleOutbox,
     TaskRef,
     Verdict,
 )
@@ -36,7 +38,7 @@ async def with_outbox(world: World, id: str = "a", *types: str) -> TaskRef:
 
 
 async def claim(world: World, owner: str = "w1", *, lease_ms: int = LEASE, limit: int = 100) -> OutboxClaim:
-    return await world.store.claim_outbox(OutboxClaimRequest(owner, lease_ms, limit))
+    return await world.store.outbox(ClaimOutbox(owner, lease_ms, limit))
 
 
 async def claimed(world: World, owner: str = "w1", **options: Any) -> list[str]:
@@ -48,7 +50,7 @@ async def redeliver(world: World, id: str = "a", number: int | None = None) -> i
 
 
 async def settle(world: World, *settled: Delivered | DeliveryFailure, owner: str = "w1") -> int:
-    return await world.store.settle_outbox(owner, settled)
+    return await world.store.outbox(SettleOutbox(owner, settled))
 
 
 # --- written
@@ -61,7 +63,7 @@ async def test_outbound_events_are_written_with_their_commit(world: World) -> No
     await world.commit(task, facts=[result("pack")], outbox=events)
 
     now = world.now()
-    assert await world.store.outbox(task.run) == [
+    assert await world.store.read(OutboxQuery(task.run)) == [
         OutboxRow(task.run, 1, FLOW, "a", 0, "pack", "packed", b'{"n": 1}', now, 0, now),
         OutboxRow(task.run, 2, FLOW, "a", 0, "send", "sent", None, now, 0, now),
     ]
@@ -72,8 +74,8 @@ async def test_outbound_events_are_numbered_per_run_across_commits(world: World)
 
     await world.store.commit([turn(one, outbox=[Outbound("more", None, "s")]) for one in (task, other)])
 
-    assert [(row.n, row.type) for row in await world.store.outbox(task.run)] == [(1, "one"), (2, "more")]
-    assert [(row.n, row.type) for row in await world.store.outbox(other.run)] == [(1, "x"), (2, "more")]
+    assert [(row.n, row.type) for row in await world.store.read(OutboxQuery(task.run))] == [(1, "one"), (2, "more")]
+    assert [(row.n, row.type) for row in await world.store.read(OutboxQuery(other.run))] == [(1, "x"), (2, "more")]
 
 
 @pytest.mark.promise("fencing")
@@ -84,7 +86,7 @@ async def test_a_stale_turn_writes_no_outbound_events(world: World) -> None:
     answer = await world.commit(task, outbox=[Outbound("x", None, "s")])
 
     assert answer.verdict is Verdict.LOST
-    assert await world.store.outbox(task.run) == []
+    assert await world.store.read(OutboxQuery(task.run)) == []
 
 
 async def test_outbound_events_are_written_although_a_pause_was_requested(world: World) -> None:
@@ -106,7 +108,7 @@ async def test_an_outbound_event_can_have_any_text(world: World) -> None:
     await settle(world, DeliveryFailure(task.run, 1, "\udfff", world.now()))
 
     assert (row.type, row.step) == ("ü", "\ud800")
-    assert [one.error for one in await world.store.outbox(task.run)] == ["\udfff"]
+    assert [one.error for one in await world.store.read(OutboxQuery(task.run))] == ["\udfff"]
 
 
 # --- claimed
@@ -156,7 +158,7 @@ async def test_an_event_whose_lease_expired_is_claimed_again_and_counts_an_attem
     [row] = (await claim(world, "w2")).rows
 
     assert (row.n, row.attempts) == (1, 1)
-    assert [one.attempts for one in await world.store.outbox(task.run)] == [1]
+    assert [one.attempts for one in await world.store.read(OutboxQuery(task.run))] == [1]
     assert await settle(world, Delivered(task.run, 1), owner="w1") == 0
     assert await settle(world, Delivered(task.run, 1), owner="w2") == 1
 
@@ -181,7 +183,7 @@ async def test_a_delivery_makes_the_next_event_due(world: World) -> None:
     assert await settle(world, Delivered(task.run, 1)) == 1
 
     assert await claimed(world) == ["a2"]
-    assert [row.delivered_at for row in await world.store.outbox(task.run)] == [world.now(), None]
+    assert [row.delivered_at for row in await world.store.read(OutboxQuery(task.run))] == [world.now(), None]
 
 
 async def test_new_events_can_follow_after_all_were_delivered(world: World) -> None:
@@ -228,7 +230,7 @@ async def test_a_parked_event_does_not_block_the_next_event(world: World) -> Non
     assert await settle(world, DeliveryFailure(task.run, 1, ERROR, None)) == 1
 
     assert await claimed(world) == ["a2"]
-    first, second = await world.store.outbox(task.run)
+    first, second = await world.store.read(OutboxQuery(task.run))
     assert (first.parked_at, first.attempts, first.error) == (world.now(), 1, ERROR)
     assert (second.parked_at, second.error) == (None, None)
 
@@ -257,13 +259,13 @@ async def test_outcomes_of_events_that_are_not_owned_are_ignored(
     task = await with_outbox(world, "a", "a1", "a2")
     await claim(world)
     await settle(world, Delivered(task.run, 1))
-    before = await world.store.outbox(task.run)
+    before = await world.store.read(OutboxQuery(task.run))
 
     assert await settle(world, again._replace(run=task.run)) == 0
     assert await settle(world, again._replace(run=task.run, n=2)) == 0
     assert await settle(world, again._replace(run=999)) == 0
 
-    assert await world.store.outbox(task.run) == before
+    assert await world.store.read(OutboxQuery(task.run)) == before
 
 
 async def test_the_same_outcome_twice_is_recorded_once(world: World) -> None:
@@ -272,7 +274,7 @@ async def test_the_same_outcome_twice_is_recorded_once(world: World) -> None:
 
     assert await settle(world, Delivered(task.run, 1), Delivered(task.run, 1)) == 1
 
-    assert [row.delivered_at is not None for row in await world.store.outbox(task.run)] == [True, False]
+    assert [row.delivered_at is not None for row in await world.store.read(OutboxQuery(task.run))] == [True, False]
 
 
 async def test_an_owner_may_settle_after_its_lease_expired_if_the_event_was_not_claimed_again(world: World) -> None:
@@ -327,7 +329,7 @@ async def test_a_retry_without_parked_events_changes_nothing(world: World) -> No
     assert await redeliver(world) == 0
 
     assert (await claim(world)).next_due == later
-    assert [row.attempts for row in await world.store.outbox(task.run)] == [1, 0]
+    assert [row.attempts for row in await world.store.read(OutboxQuery(task.run))] == [1, 0]
 
 
 async def test_a_retry_addresses_the_current_run_or_the_one_with_the_number(world: World) -> None:

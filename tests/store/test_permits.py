@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.model import Status
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
     ChangeLimit,
     DeclareLimits,
@@ -15,6 +16,7 @@ from holdfast.store.protocol import (
     Pace,
     PermitExchange,
     PermitPark,
+    PermitPositionsQuery,
     PermitReply,
     PermitRequest,
     PermitResult,
@@ -22,6 +24,8 @@ from holdfast.store.protocol import (
     ReadLimits,
     TaskRef,
 )
+from holdfast.store.sqlite import SqliteStore
+from store.sqlite.internals import on_writer
 from store.world import LEASE, World, waiting
 
 HELD, WAITING, LOST = PermitResult.HELD, PermitResult.WAITING, PermitResult.LOST
@@ -360,6 +364,69 @@ async def test_a_rate_counts_attempts_and_not_permits_in_use(world: World) -> No
     assert await limited.ask(second) is WAITING
 
 
+async def test_a_run_that_continues_takes_no_further_token_and_does_not_wait_for_the_rate(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=1, rate=Pace(1, 1000, 1)))
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    assert await limited.ask(first, "", park=True) is HELD
+    assert await limited.ask(second, "", park=True) is WAITING
+
+    await world.commit(first, then=waiting(run_at=world.now() + 10))
+    world.clock.advance(10)
+    again = (await world.claim_one()).task
+
+    assert again.run == first.run
+    assert await limited.ask(again, "", park=True) is HELD
+    assert not (await limited.look()).due
+
+
+async def test_a_run_that_continues_is_granted_its_permit_before_runs_that_wait_for_the_rate(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=1, rate=Pace(1, 100, 1)))
+    first, second, third = [await world.start_claimed(name) for name in "abc"]
+    assert await limited.ask(first, "", park=True) is HELD
+    await limited.ask(third, "", park=True)
+    await world.commit(first, then=waiting(run_at=world.now() + 150))
+    world.clock.advance(100)
+    assert await limited.ask(second, "", park=True) is WAITING  # the third run was before it
+    third = (await world.claim_one("w3")).task
+    assert await limited.ask(third, "", park=True) is HELD
+    world.clock.advance(50)
+    again = (await world.claim_one()).task
+    assert await limited.ask(again, "", park=True) is WAITING
+
+    await limited.give_back(third, "")
+    await limited.look("w3")
+
+    assert (await world.claim_one()).task.run == first.run
+    world.clock.advance(1000)
+    await limited.look()
+    assert await world.claimed_ids() == []
+
+
+async def _count(world: World, table: str) -> int:
+    store, sql = world.store, f"SELECT count(*) FROM {table}"
+    if isinstance(store, PostgresStore):
+        named = sql.replace("holdfast_", "holdfast.holdfast_")
+        return int(await store._call(lambda tx, text: tx.connection.fetchval(text), named))
+    assert isinstance(store, SqliteStore)
+    return int(await on_writer(store, lambda connection: connection.execute(sql).get))
+
+
+async def test_keys_that_are_used_once_leave_no_rows(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=3), one=LimitValues(concurrency=1))
+    task = await world.start_claimed("a")
+    kept = await limited.ask(task, "kept", BANK, LimitKey("one", "kept"))
+
+    for n in range(100):
+        assert await limited.ask(task, f"s{n}", BANK, LimitKey("one", f"k{n}")) is HELD
+        await limited.give_back(task, f"s{n}")
+        world.clock.advance(7)
+
+    assert await _count(world, "holdfast_permit_group") < 20
+    assert await _count(world, "holdfast_limit_use") < 20
+    assert kept is HELD
+    assert (await limited.used("one", "kept"), await limited.used("bank")) == (1, 1)
+
+
 async def test_a_higher_limit_grants_waiting_permits(world: World) -> None:
     limited = await desk(world)
     tasks = [await world.start_claimed(name) for name in "abc"]
@@ -370,6 +437,41 @@ async def test_a_higher_limit_grants_waiting_permits(world: World) -> None:
 
     assert (record.values.concurrency, record.used, record.waiting) == (2, 1, 2)
     assert await limited.granted() == [f"{tasks[1].run}"]
+
+
+async def test_a_limit_of_zero_that_is_raised_grants_waiting_permits(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=0))
+    task = await world.start_claimed("a")
+    assert await limited.ask(task) is WAITING
+
+    await world.store.limits(ChangeLimit("bank", LimitValues(concurrency=1)))
+
+    assert await limited.granted() == ["s"]
+
+
+async def test_a_faster_rate_holds_at_once_and_not_after_the_interval_of_the_slower_one(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(rate=Pace(1, 3_600_000, 1)))
+    tasks = [await world.start_claimed(name) for name in "ab"]
+    assert [await limited.ask(task, f"{task.run}") for task in tasks] == [HELD, WAITING]
+
+    await world.store.limits(ChangeLimit("bank", LimitValues(rate=Pace(10, 1000, 1))))
+    assert (await limited.look()).next_at == world.now() + 100
+    world.clock.advance(100)
+
+    assert await limited.granted() == [f"{tasks[1].run}"]
+
+
+async def test_a_clock_that_was_set_back_delays_a_rate_by_one_interval(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(rate=Pace(1, 1000, 1)))
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+
+    world.clock.advance(-3_600_000)
+
+    assert await limited.ask(second) is WAITING
+    assert (await limited.look()).next_at == world.now() + 1000
+    world.clock.advance(1000)
+    assert await limited.granted() == ["s"]
 
 
 async def test_a_lower_limit_takes_no_permit_away_and_grants_none_above_it(world: World) -> None:
@@ -404,7 +506,7 @@ async def test_the_position_of_a_waiting_permit_names_its_limit(world: World) ->
     for task in tasks:
         await limited.ask(task)
 
-    [position] = await world.store.permit_positions(tasks[2].run)
+    [position] = await world.store.read(PermitPositionsQuery(tasks[2].run))
 
     assert position.limit == BANK
     assert (position.used, position.concurrency, position.before, position.waiting) == (1, 1, 1, 2)
@@ -431,3 +533,18 @@ async def test_units_of_a_graph_have_permits_of_their_own(world: World) -> None:
     await limited.look()
 
     assert await world.claimed_units() == [1, 2]
+
+
+async def test_a_node_that_was_claimed_before_the_pause_requests_its_permit_after_the_resume(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.graph("g", NewUnit(1, "x"), NewUnit(2, "y"))
+    await limited.ask(first, "")
+    await world.pause("g")
+
+    assert await limited.ask(second, "", park=True) is WAITING
+    await limited.give_back(first, "")
+
+    assert await world.claimed_units() == []
+    assert await limited.used() == 0
+    await world.resume("g")
+    assert 2 in await world.claimed_units()

@@ -60,7 +60,7 @@ class Bucket:
 
 @dataclass
 class Model:
-    """What the replies of the store have told so far."""
+    """The state that the replies of the store have reported so far."""
 
     limits: dict[str, LimitValues]
     held: dict[tuple[int, str], tuple[TaskRef, list[LimitKey]]] = field(default_factory=dict)

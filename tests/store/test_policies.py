@@ -13,14 +13,15 @@ from holdfast.store.protocol import (
     Attributes,
     Condition,
     Created,
+    EventsQuery,
     Expiry,
     Finish,
     NewRun,
     OnConflict,
     OnReuse,
-    PageQuery,
     ParentClose,
     Relations,
+    RelationsQuery,
     RequestResult,
     RunsById,
     StartEvent,
@@ -71,7 +72,7 @@ async def test_terminate_existing_replaces_the_run(world: World, state: str, reu
         case "new":
             old = await world.start("a")
         case "held":
-            old = (await world.store.runs(RunsById([(await world.start_claimed("a")).run])))[0]
+            old = (await world.store.read(RunsById([(await world.start_claimed("a")).run])))[0]
         case "waiting":
             old = await world.start_waiting("a", "go")
         case _:
@@ -87,7 +88,7 @@ async def test_terminate_existing_replaces_the_run(world: World, state: str, reu
     assert (again.run.run_at, again.run.updated_at) == (now, now)
     assert (before.status, before.completed_at, before.owner) == (Status.TERMINATED, now, None)
     assert affected(again).ended == [old.run]
-    assert [run.run for run in await world.store.runs(RunsById([old.run, again.run.run])) if run.current] == [
+    assert [run.run for run in await world.store.read(RunsById([old.run, again.run.run])) if run.current] == [
         again.run.run
     ]
     assert await world.claimed_ids(owner="w2") == ["a"]
@@ -110,7 +111,7 @@ async def test_watchers_of_a_replaced_run_watch_the_new_run(world: World) -> Non
     again = await _again(world, on_conflict=OnConflict.TERMINATE_EXISTING)
 
     assert await world.undelivered(watcher.run) == []
-    assert await world.store.relations(again.run.run) == Relations([], [], [(pid("w"), Watch.MONITOR)])
+    assert await world.store.read(RelationsQuery(again.run.run)) == Relations([], [], [(pid("w"), Watch.MONITOR)])
     await world.terminate("a")
     assert len(await world.undelivered(watcher.run)) == 1
 
@@ -248,7 +249,7 @@ async def test_a_replacing_run_has_all_that_it_was_created_with(world: World, ru
     assert (run.expires_at, run.expiry) == (world.now() + 10, Expiry.RUN)
     assert await world.ids(search=[Condition("city", "=", "Rome")]) == ["a"]
     assert [(event.n, event.type) for event in await world.undelivered(run.run)] == [(1, "one"), (2, "two")]
-    assert (await world.store.relations(run.run)).watched_by == [(pid("p"), Watch.MONITOR)]
+    assert (await world.store.read(RelationsQuery(run.run))).watched_by == [(pid("p"), Watch.MONITOR)]
 
 
 @REPLACING
@@ -391,7 +392,7 @@ async def test_start_events_do_not_reach_an_ended_run(world: World) -> None:
     again = await world.create("a", start_events=START_EVENTS)
 
     assert (again.result, again.created, again.run) == (RequestResult.ENDED, False, ended)
-    assert await world.store.events(PageQuery(ended.run)) == []
+    assert await world.store.read(EventsQuery(ended.run)) == []
 
 
 async def test_start_events_of_a_rejected_start_are_not_written(world: World) -> None:
@@ -400,7 +401,7 @@ async def test_start_events_of_a_rejected_start_are_not_written(world: World) ->
     again = await world.create("a", start_events=START_EVENTS, on_reuse=OnReuse.REJECT)
 
     assert again.result is RequestResult.EXISTS
-    assert await world.store.events(PageQuery(ended.run)) == []
+    assert await world.store.read(EventsQuery(ended.run)) == []
 
 
 async def test_starts_of_a_commit_have_policies_and_start_events(world: World) -> None:

@@ -12,10 +12,11 @@ from holdfast.store.protocol import (
     EXIT,
     MAX_CLOCK_SKEW_MS,
     Delivery,
+    EventsQuery,
     Finish,
+    LogsQuery,
     NewEvent,
     NextRun,
-    PageQuery,
     Park,
     Release,
     TaskRef,
@@ -40,7 +41,7 @@ async def test_an_event_and_the_predicted_end_are_written_together(world: World)
     ended = await world.find("a")
     assert (ended.status, ended.output, ended.completed_at, ended.updated_at) == (Status.COMPLETE, b"7", now, now)
     assert (ended.started_at, ended.owner) == (run.started_at, None)
-    [event] = await world.store.events(PageQuery(run.run))
+    [event] = await world.store.read(EventsQuery(run.run))
     assert (event.n, event.type, event.payload, event.created_at) == (1, "go", b"precious", now)
     assert (event.delivered_at, event.consumed_by) == (now, KEY)
     [fact] = await world.facts(run.run)
@@ -93,7 +94,7 @@ async def test_successive_predictions_are_all_applied(world: World) -> None:
         sent = await send_event(world, await predict(world, run, waiting("go"), n=n, epoch=n + 1, key=f"{KEY} {n}"))
         assert sent.committed is not None
 
-    assert [event.consumed_by for event in await world.store.events(PageQuery(run.run))] == [
+    assert [event.consumed_by for event in await world.store.read(EventsQuery(run.run))] == [
         f"{KEY} {n}" for n in (1, 2, 3)
     ]
     assert (await world.find("a")).status is Status.WAITING
@@ -175,7 +176,7 @@ async def test_a_prediction_for_an_ended_run_is_not_accepted(world: World) -> No
     sent = await send_event(world, event)
 
     assert (sent.accepted, sent.committed, sent.claim) == (False, None, None)
-    assert await world.store.events(PageQuery(run.run)) == []
+    assert await world.store.read(EventsQuery(run.run)) == []
 
 
 async def test_a_prediction_for_a_run_that_is_due_already_is_not_applied(world: World) -> None:
@@ -198,7 +199,7 @@ async def test_the_predicted_time_is_used_within_the_clock_skew(world: World, la
 
     sent = await send_event(world, event)
 
-    [stored] = await world.store.events(PageQuery(run.run))
+    [stored] = await world.store.read(EventsQuery(run.run))
     assert (sent.committed is not None) == within
     assert stored.created_at == (event.prediction.at if within else world.now())
     if not within:
@@ -219,7 +220,7 @@ async def test_a_predicted_event_with_a_known_dedup_key_is_a_duplicate(world: Wo
     assert (sent.accepted, sent.duplicate, sent.committed, sent.claim) == (True, True, None, None)
     found = await world.find("a")
     assert (found.status, found.owner) == (Status.WAITING, None)
-    assert len(await world.store.events(PageQuery(run.run))) == 1
+    assert len(await world.store.read(EventsQuery(run.run))) == 1
 
 
 async def test_the_prediction_for_a_suspect_is_not_applied(world: World) -> None:
@@ -254,7 +255,7 @@ async def test_several_predicted_events_in_one_batch_are_all_stored(world: World
     assert sent[0].committed is not None or sent[0].claim is not None
     assert sent[1].committed is not None or sent[1].claim is not None
     assert sent[2].accepted == (not (await world.find("b")).status.terminal)
-    assert [event.type for event in await world.store.events(PageQuery(a.run))] == ["go"]
+    assert [event.type for event in await world.store.read(EventsQuery(a.run))] == ["go"]
 
 
 async def test_one_of_two_equal_predictions_is_applied(database: Database, clock: FakeClock) -> None:
@@ -271,7 +272,7 @@ async def test_one_of_two_equal_predictions_is_applied(database: Database, clock
         [late] = [one for one in sent if one.committed is None]
         assert late.claim is not None
         assert [event.n for event in late.claim.mailbox_page.events] == [2]
-        assert [event.consumed_by for event in await world.store.events(PageQuery(run.run))] == [KEY, None]
+        assert [event.consumed_by for event in await world.store.read(EventsQuery(run.run))] == [KEY, None]
     await other.store.close()
     await world.store.close()
 
@@ -297,7 +298,7 @@ async def test_predicted_logs_and_several_facts_are_written(world: World) -> Non
     await send_and_commit(world, await predict(world, run, ENDS, logs=[log_line("hello")], then_facts=[result("more")]))
 
     assert await world.keys(run.run) == [KEY, "more"]
-    assert [one.log.message for one in await world.store.logs(PageQuery(run.run))] == ["hello"]
+    assert [one.log.message for one in await world.store.read(LogsQuery(run.run))] == ["hello"]
 
 
 async def test_a_predicted_turn_can_park_the_run(world: World) -> None:

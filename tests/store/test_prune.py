@@ -8,31 +8,33 @@ from holdfast.core.model import Status
 from holdfast.store.protocol import (
     LARGE_RUN,
     Attributes,
+    ClaimOutbox,
     Delivered,
     Delivery,
+    EventsQuery,
     FactsQuery,
     Finish,
     LateResults,
+    LogsQuery,
     NextRun,
     Outbound,
-    OutboxClaimRequest,
-    PageQuery,
     Pruned,
-    PruneRequest,
+    PruneRuns,
     RunsById,
+    SettleOutbox,
     Term,
 )
 from store.world import FLOW, World, log_line, result
 
 DAY = 24 * 60 * 60 * 1000
-REQUEST = PruneRequest(FLOW, Status.COMPLETE, DAY)
+REQUEST = PruneRuns(FLOW, Status.COMPLETE, DAY)
 
 
-async def prune(world: World, request: PruneRequest = REQUEST) -> int:
+async def prune(world: World, request: PruneRuns = REQUEST) -> int:
     """Delete all runs that the request allows; returns their number."""
     deleted = 0
     for _ in range(100):
-        pruned = await world.store.prune(request)
+        pruned = await world.store.maintain(request)
         deleted += pruned.runs
         if pruned.next is None:
             return deleted
@@ -86,9 +88,9 @@ async def test_all_rows_of_a_run_are_deleted(world: World) -> None:
 
     await prune(world)
 
-    assert await world.store.facts(FactsQuery(task.run)) == []
-    assert await world.store.logs(PageQuery(task.run)) == []
-    assert await world.store.events(PageQuery(task.run)) == []
+    assert await world.store.read(FactsQuery(task.run)) == []
+    assert await world.store.read(LogsQuery(task.run)) == []
+    assert await world.store.read(EventsQuery(task.run)) == []
     assert await world.count("holdfast_term") == 0
 
 
@@ -133,8 +135,8 @@ async def test_a_run_is_kept_until_its_outbound_events_are_delivered(world: Worl
     world.clock.advance(DAY)
 
     assert await prune(world) == 0
-    claim = await world.store.claim_outbox(OutboxClaimRequest("w1", 1000, 10))
-    await world.store.settle_outbox("w1", [Delivered(row.run, row.n) for row in claim.rows])
+    claim = await world.store.outbox(ClaimOutbox("w1", 1000, 10))
+    await world.store.outbox(SettleOutbox("w1", [Delivered(row.run, row.n) for row in claim.rows]))
     assert await prune(world) == 1
 
 
@@ -144,7 +146,7 @@ async def test_earlier_runs_of_an_open_instance_are_deleted(world: World) -> Non
 
     assert await prune(world) == 2
 
-    assert [run.run for run in await world.store.runs(RunsById(runs))] == runs[2:]
+    assert [run.run for run in await world.store.read(RunsById(runs))] == runs[2:]
 
 
 async def test_the_keys_of_events_are_kept_while_the_line_continues(world: World) -> None:
@@ -181,7 +183,7 @@ async def test_the_rows_of_a_large_run_are_deleted_in_several_transactions(world
     await world.commit(task, facts=[result(f"s{n}", seq=n) for n in range(2_500)], then=Finish(Status.COMPLETE))
     world.clock.advance(DAY)
 
-    first = await world.store.prune(REQUEST)
+    first = await world.store.maintain(REQUEST)
 
     assert first.runs == 1
     assert await world.ids() == []
@@ -197,7 +199,7 @@ async def test_a_request_examines_at_most_its_limit_and_says_where_to_continue(w
         await ended(world, name)
     world.clock.advance(DAY)
 
-    first = await world.store.prune(replace(REQUEST, limit=2))
+    first = await world.store.maintain(replace(REQUEST, limit=2))
     assert (first.runs, first.next is None) == (2, False)
     assert await prune(world, replace(REQUEST, limit=2)) == 3
 
@@ -224,11 +226,11 @@ async def test_a_dry_run_counts_and_deletes_nothing(world: World) -> None:
 
 
 async def test_a_request_without_a_limit_reports_the_number_of_stored_runs(world: World) -> None:
-    assert await world.store.prune(replace(REQUEST, limit=0)) == Pruned(0, None, stored=0)
+    assert await world.store.maintain(replace(REQUEST, limit=0)) == Pruned(0, None, stored=0)
     await ended(world, "a")
     await world.start("b")
 
-    assert await world.store.prune(replace(REQUEST, age_ms=0, limit=0)) == Pruned(0, None, 2)
+    assert await world.store.maintain(replace(REQUEST, age_ms=0, limit=0)) == Pruned(0, None, 2)
 
 
 async def test_late_results_of_a_deleted_run_are_refused(world: World) -> None:

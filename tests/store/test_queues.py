@@ -9,13 +9,22 @@ from holdfast.store.protocol import (
     Audit,
     AuditQuery,
     Claimant,
+    DeclareLimits,
     DeclareQueues,
+    LimitKey,
+    LimitValues,
     MoveQueue,
     NewEvent,
     NewRun,
     NewUnit,
     PauseQueue,
+    PermitExchange,
+    PermitRequest,
+    PermitResult,
+    PermitReturn,
+    ReadLimits,
     ReadQueues,
+    TaskRef,
     Verdict,
 )
 from store.world import FLOW, LEASE, World, done, unit, waiting
@@ -119,8 +128,65 @@ async def test_moving_a_queue_moves_the_runs_that_no_worker_owns(world: World) -
     found = {id_: (await world.find(id_)).queue for id_ in ("owned", "due", "later", "other")}
     assert found == {"owned": BULK, "due": "slow", "later": "slow", "other": "default"}
     assert await world.claimed_ids(queues=["slow"]) == ["due"]
-    [record] = await world.store.audit(AuditQuery(None, None, 10))
+    [record] = await world.store.read(AuditQuery(None, None, 10))
     assert (record.action, record.target, record.outcome) == ("queue_move", "queue bulk", "2 to slow")
+
+
+async def _share_one_permit(world: World, *ids: str) -> list[TaskRef]:
+    """Start runs in the queue under a limit of one; the first of them has the permit, the others wait for it."""
+    await world.store.limits(DeclareLimits({"one": LimitValues(concurrency=1)}))
+    tasks = [await world.start_claimed(id_, queue=BULK) for id_ in ids]
+    assert [await _ask(world, task) for task in tasks] == [task is tasks[0] for task in tasks]
+    return tasks
+
+
+async def _ask(world: World, task: TaskRef) -> bool:
+    request = PermitRequest(task, "", 0, [LimitKey("one")], park=True)
+    reply = await world.store.exchange_permits(PermitExchange(task.owner, requests=[request]))
+    return reply.results[0] is PermitResult.HELD
+
+
+async def _use(world: World) -> tuple[int, int]:
+    [record] = await world.store.limits(ReadLimits("one"))
+    return record.used, record.waiting
+
+
+async def test_a_run_that_is_moved_waits_no_longer_for_the_limits_of_its_queue(world: World) -> None:
+    await _share_one_permit(world, "a", "b", "c")
+
+    await world.store.queues(MoveQueue(BULK, "slow"))
+
+    assert await world.claimed_ids(queues=["slow"]) == ["b", "c"]
+    assert await _use(world) == (1, 0)
+
+
+async def test_runs_of_a_paused_queue_keep_no_permit_from_others_and_ask_again_after_the_resume(world: World) -> None:
+    [first, second] = await _share_one_permit(world, "a", "b")
+    await world.store.exchange_permits(PermitExchange("w1", returns=[PermitReturn(first, "", 0)]))
+    assert await _use(world) == (1, 0)  # granted to the second run, which no worker has claimed
+
+    await _pause(world)
+
+    other = await world.start_claimed("other")
+    assert await _ask(world, other)
+    await _pause(world, paused=False)
+    again = (await world.claim_one(queues=QUEUES)).task
+    assert again.run == second.run
+    assert not await _ask(world, again)
+
+
+async def test_a_run_that_has_to_wait_for_a_permit_in_a_paused_queue_asks_again_after_the_resume(world: World) -> None:
+    await world.store.limits(DeclareLimits({"one": LimitValues(concurrency=1)}))
+    first, late = [await world.start_claimed(id_, queue=BULK) for id_ in "ab"]
+    assert await _ask(world, first)
+    await _pause(world)
+
+    assert not await _ask(world, late)
+
+    assert await _use(world) == (1, 0)
+    assert await world.claimed_ids(queues=QUEUES) == []
+    await _pause(world, paused=False)
+    assert await world.claimed_ids(queues=QUEUES) == ["b"]
 
 
 async def test_a_run_of_a_paused_queue_is_ended_when_its_time_has_expired(world: World) -> None:

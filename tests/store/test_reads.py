@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import CurrentRuns, Delivery, NewRun, PageQuery, RunByName, RunsById
+from holdfast.store.protocol import (
+    CurrentRuns,
+    Delivery,
+    EventsQuery,
+    LogsQuery,
+    NewRun,
+    RunByName,
+    RunsById,
+    SnapshotQuery,
+)
 from store.world import FLOW, World, log_line, result
 
 
@@ -15,18 +24,18 @@ async def test_find_returns_the_current_run_and_earlier_ones_by_number(world: Wo
 
     assert (await world.find("a")).number == 1
     assert (await world.find("a", 0)).run == first.run
-    assert not await world.store.runs(RunByName(FLOW, "a", 2))
-    assert not await world.store.runs(RunByName(FLOW, "b"))
-    assert not await world.store.runs(RunByName("other", "a"))
+    assert not await world.store.read(RunByName(FLOW, "a", 2))
+    assert not await world.store.read(RunByName(FLOW, "b"))
+    assert not await world.store.read(RunByName("other", "a"))
 
 
 async def test_get_returns_runs_in_the_requested_order_without_missing_ones(world: World) -> None:
     a, b = await world.start("a"), await world.start("b")
 
-    found = await world.store.runs(RunsById([b.run, 999, a.run]))
+    found = await world.store.read(RunsById([b.run, 999, a.run]))
 
     assert found == [b, a]
-    assert await world.store.runs(RunsById([])) == []
+    assert await world.store.read(RunsById([])) == []
 
 
 async def test_a_list_is_newest_first(world: World) -> None:
@@ -64,7 +73,7 @@ async def test_a_list_is_read_page_by_page(world: World, workflow: str | None) -
     seen: list[str] = []
     before = None
 
-    while page := await world.store.runs(CurrentRuns(workflow, before=before, limit=3)):
+    while page := await world.store.read(CurrentRuns(workflow, before=before, limit=3)):
         seen += [run.instance_id for run in page]
         before = page[-1].instance
 
@@ -75,7 +84,7 @@ async def test_a_list_of_one_status_continues_from_its_cursor(world: World) -> N
     for n in range(5):
         await world.start_waiting(f"w{n}", "go")
         await world.start(f"a{n}")
-    first = await world.store.runs(CurrentRuns(FLOW, Status.WAITING, limit=2))
+    first = await world.store.read(CurrentRuns(FLOW, Status.WAITING, limit=2))
 
     rest = await world.ids(workflow=FLOW, status=Status.WAITING, before=first[-1].instance)
 
@@ -88,7 +97,7 @@ async def test_a_restarted_instance_is_listed_once_in_its_old_position(world: Wo
         await world.start(name)
     await world.restart("b")
 
-    runs = await world.store.runs(CurrentRuns())
+    runs = await world.store.read(CurrentRuns())
 
     assert [(run.instance_id, run.number) for run in runs] == [("c", 0), ("b", 1), ("a", 0)]
 
@@ -97,7 +106,7 @@ async def test_a_list_includes_the_columns_of_the_task(world: World) -> None:
     task = await world.start_claimed("a")
     await world.pause("a")
 
-    [run] = await world.store.runs(CurrentRuns())
+    [run] = await world.store.read(CurrentRuns())
 
     assert (run.owner, run.pausing, run.losses) == (task.owner, True, 0)
 
@@ -121,7 +130,7 @@ async def test_load_returns_all_that_a_replay_needs(world: World) -> None:
     facts = [result("consumed", event=2), result("looked at", event=3), result("s")]
     await world.commit(task, facts=facts, deliveries=[Delivery(1, "unnamed", 5), Delivery(2, "wait", 5)], logs=logs)
 
-    snapshot = await world.store.load(task.run)
+    snapshot = await world.store.read(SnapshotQuery(task.run))
 
     assert [fact.key for fact in snapshot.facts] == ["consumed", "looked at", "s"]
     assert {n: (event.n, event.payload) for n, event in snapshot.events.items()} == {2: (2, b"2"), 3: (3, b"3")}
@@ -131,7 +140,7 @@ async def test_load_returns_all_that_a_replay_needs(world: World) -> None:
 async def test_load_of_a_fresh_run_is_empty(world: World) -> None:
     run = await world.start("a")
 
-    snapshot = await world.store.load(run.run)
+    snapshot = await world.store.read(SnapshotQuery(run.run))
 
     assert (list(snapshot.facts), dict(snapshot.events), snapshot.log_count) == ([], {}, 0)
 
@@ -143,8 +152,8 @@ async def test_runs_do_not_see_each_others_facts_events_and_logs(world: World) -
     await world.commit(a, facts=[result("s")], logs=[log_line("l")])
 
     assert await world.facts(b.run) == []
-    assert await world.store.events(PageQuery(b.run)) == []
-    assert await world.store.logs(PageQuery(b.run)) == []
+    assert await world.store.read(EventsQuery(b.run)) == []
+    assert await world.store.read(LogsQuery(b.run)) == []
 
 
 async def test_events_are_read_page_by_page_in_both_directions(world: World) -> None:
@@ -153,7 +162,7 @@ async def test_events_are_read_page_by_page_in_both_directions(world: World) -> 
         await world.send("go")
 
     async def numbers(**page: object) -> list[int]:
-        return [event.n for event in await world.store.events(PageQuery(run.run, **page))]  # type: ignore[arg-type]
+        return [event.n for event in await world.store.read(EventsQuery(run.run, **page))]  # type: ignore[arg-type]
 
     assert await numbers() == [1, 2, 3, 4, 5]
     assert await numbers(limit=2) == [1, 2]
@@ -169,7 +178,7 @@ async def test_events_returns_delivered_and_undelivered_events(world: World) -> 
     await world.send("go")
     await world.commit(task, deliveries=[Delivery(1, "s", 8)])
 
-    first, second = await world.store.events(PageQuery(task.run))
+    first, second = await world.store.read(EventsQuery(task.run))
 
     assert (first.delivered_at, first.consumed_by) == (8, "s")
     assert (second.delivered_at, second.consumed_by) == (None, None)
@@ -181,7 +190,7 @@ async def test_logs_are_read_page_by_page_and_filtered(world: World) -> None:
     await world.commit(task, logs=lines)
 
     async def messages(**page: object) -> str:
-        found = await world.store.logs(PageQuery(task.run, **page))  # type: ignore[arg-type]
+        found = await world.store.read(LogsQuery(task.run, **page))  # type: ignore[arg-type]
         return "".join(log.log.message for log in found)
 
     assert await messages() == "012345"
@@ -199,6 +208,6 @@ async def test_a_log_line_is_read_as_it_was_written(world: World) -> None:
 
     await world.commit(task, logs=[full])
 
-    [stored] = await world.store.logs(PageQuery(task.run))
+    [stored] = await world.store.read(LogsQuery(task.run))
     assert stored.log == full
     assert stored.log.is_replay is True

@@ -1,4 +1,4 @@
-"""Runs that go on from the history of another run, deletion of instances, audit records, stored bulk jobs."""
+"""Runs that continue from the history of another run, deletion of instances, audit records, stored bulk jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from holdfast.store.protocol import (
     ContinueRun,
     DeleteInstance,
     Delivery,
+    EventsQuery,
     NewBulkJob,
-    PageQuery,
     PauseRun,
+    RelationsQuery,
     RunByName,
     RunsById,
     SaveBulkJob,
@@ -54,18 +55,18 @@ async def test_a_successor_has_the_facts_and_events_that_it_needs(world: World) 
     run = continued.run
     assert run is not None
     assert (run.number, run.status, run.params, run.origin) == (1, Status.ACTIVE, b"9", ORIGIN)
-    [source] = await world.store.runs(RunsById([task.run]))
+    [source] = await world.store.read(RunsById([task.run]))
     assert run.started_at == source.started_at == 111
     assert await world.keys(run.run) == ["s", "wait"]
-    events = await world.store.events(PageQuery(run.run))
+    events = await world.store.read(EventsQuery(run.run))
     assert [(event.n, event.type, event.consumed_by) for event in events] == [(1, "go", "wait"), (2, "stay", None)]
-    assert [event.n for event in await world.store.events(PageQuery(task.run))] == [1]
+    assert [event.n for event in await world.store.read(EventsQuery(task.run))] == [1]
     assert (await world.send("go", "a", dedup="one")).duplicate
     assert (await world.send("go", "a", dedup="two")).duplicate
     assert [claim.run.run for claim in (await world.claim("w2")).claims] == [run.run]
-    [old] = await world.store.runs(RunByName(FLOW, "a", 0))
+    [old] = await world.store.read(RunByName(FLOW, "a", 0))
     assert (old.status, old.current) == (Status.ERRORED, False)
-    [record] = await world.store.audit(AuditQuery("flow/a"))
+    [record] = await world.store.read(AuditQuery("flow/a"))
     assert (record.actor, record.action, record.reason, record.outcome) == ("ann", "retry", "why", "flow/a run 1")
 
 
@@ -76,7 +77,7 @@ async def test_of_two_retries_at_the_same_time_one_is_refused(world: World) -> N
 
     assert sorted(one.refused for one in both) == [False, True]
     assert (await world.find("a")).number == 1
-    assert sorted(row.outcome for row in await world.store.audit(AuditQuery())) == ["flow/a run 1", "refused"]
+    assert sorted(row.outcome for row in await world.store.read(AuditQuery())) == ["flow/a run 1", "refused"]
 
 
 async def test_a_run_that_is_not_errored_gets_no_such_successor(world: World) -> None:
@@ -98,9 +99,9 @@ async def test_a_fork_is_another_instance_and_leaves_its_origin_as_it_is(world: 
     assert forked is not None
     assert (forked.instance_id, forked.number, forked.instance) == ("b", 0, forked.run)
     assert again.refused
-    assert [event.n for event in await world.store.events(PageQuery(forked.run))] == [1]
-    assert [event.n for event in await world.store.events(PageQuery(task.run))] == [1, 2]
-    assert (await world.store.relations(task.run)).forks == ["flow/b"]
+    assert [event.n for event in await world.store.read(EventsQuery(forked.run))] == [1]
+    assert [event.n for event in await world.store.read(EventsQuery(task.run))] == [1, 2]
+    assert (await world.store.read(RelationsQuery(task.run))).forks == ["flow/b"]
     assert (await world.find("a")).status is Status.ERRORED
 
 
@@ -114,11 +115,11 @@ async def test_an_ended_instance_is_deleted_with_all_its_runs(world: World) -> N
     deleted = await world.store.control(DeleteInstance(FLOW, "a"), Audit("delete"))
 
     assert deleted.run is not None
-    assert not await world.store.runs(RunByName(FLOW, "a"))
+    assert not await world.store.read(RunByName(FLOW, "a"))
     for run in (task.run, continued.run):
         assert await world.facts(run) == []
-        assert await world.store.events(PageQuery(run)) == []
-    assert [row.outcome for row in await world.store.audit(AuditQuery("flow/a"))] == ["done", "refused"]
+        assert await world.store.read(EventsQuery(run)) == []
+    assert [row.outcome for row in await world.store.read(AuditQuery("flow/a"))] == ["done", "refused"]
     assert (await world.start("a")).number == 0
 
 
@@ -128,8 +129,8 @@ async def test_audit_records_are_read_page_by_page_and_only_of_runs_that_exist(w
         await world.store.control(PauseRun(FLOW, "a"), Audit("pause", f"actor {n}"))
     await world.store.control(PauseRun(FLOW, "none"), Audit("pause"))
 
-    first = await world.store.audit(AuditQuery(limit=2))
-    rest = await world.store.audit(AuditQuery("flow/a", before=first[-1].n))
+    first = await world.store.read(AuditQuery(limit=2))
+    rest = await world.store.read(AuditQuery("flow/a", before=first[-1].n))
 
     assert [row.actor for row in (*first, *rest)] == ["actor 2", "actor 1", "actor 0"]
 

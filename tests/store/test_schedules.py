@@ -11,7 +11,7 @@ from holdfast.store.protocol import (
     KEPT_TICKS,
     Audit,
     AuditQuery,
-    DueRequest,
+    DueQuery,
     NewRun,
     ScheduleByName,
     ScheduleChange,
@@ -41,7 +41,7 @@ async def put(world: World, *rows: ScheduleRow) -> None:
 
 
 async def get(world: World, name: str = "nightly", ticks: int = 0) -> ScheduleRow:
-    [found] = await world.store.schedules(ScheduleByName(name, ticks))
+    [found] = await world.store.read(ScheduleByName(name, ticks))
     return found
 
 
@@ -75,7 +75,7 @@ async def test_a_change_of_an_earlier_revision_writes_nothing(world: World) -> N
     assert [one.run.instance_id for one in applied.created] == ["t1"]
     assert await world.ids() == ["t1"]
     assert [one.n for one in (await get(world, ticks=9)).ticks] == [1]
-    assert await world.store.audit(AuditQuery()) == []
+    assert await world.store.read(AuditQuery()) == []
 
 
 async def test_of_many_changes_at_once_one_is_applied(database: Database, world: World) -> None:
@@ -86,7 +86,7 @@ async def test_of_many_changes_at_once_one_is_applied(database: Database, world:
 
     changes = [ScheduleChange("nightly", 1, row(seq=n), [tick(n)], [NewRun(FLOW, f"t{n}")]) for n in range(1, 9)]
     done = await asyncio.gather(*(stores[n % 2].change_schedules([one]) for n, one in enumerate(changes)))
-    [found] = await stores[0].schedules(ScheduleByName("nightly", 9))
+    [found] = await stores[0].read(ScheduleByName("nightly", 9))
     for store in stores:
         await store.close()
 
@@ -102,19 +102,19 @@ async def test_due_schedules_are_those_of_the_callers_workflows_whose_time_has_c
         row("never", due_at=None), row("other", workflow="other", due_at=now - 9),
     )  # fmt: skip
 
-    due = await world.store.due_schedules(DueRequest([FLOW], 10))
+    due = await world.store.read(DueQuery([FLOW], 10))
     assert [one.name for one in due.rows] == ["late", "now"]
     assert due.now == now
-    one = await world.store.due_schedules(DueRequest([FLOW, "other"], 1))
+    one = await world.store.read(DueQuery([FLOW, "other"], 1))
     assert [found.name for found in one.rows] == ["other"]
-    named = await world.store.due_schedules(DueRequest([], 10, ["never", "no such schedule"]))
+    named = await world.store.read(DueQuery([], 10, ["never", "no such schedule"]))
     assert [found.name for found in named.rows] == ["never"]
 
 
 async def test_the_next_due_time_is_that_of_the_first_schedule(world: World) -> None:
     await put(world, row("a", due_at=world.now() + 9), row("b", due_at=world.now() + 7), row("c", due_at=None))
 
-    due = await world.store.due_schedules(DueRequest([FLOW], 10))
+    due = await world.store.read(DueQuery([FLOW], 10))
 
     assert (due.rows, due.next_due) == ([], world.now() + 7)
 
@@ -126,7 +126,7 @@ async def test_a_due_schedule_has_its_open_and_queued_ticks_with_the_status_of_t
     ticks = [tick(1), tick(2, "cancelling"), tick(3), tick(4, "queued"), tick(5, "skipped"), tick(6, "complete")]
     await world.store.change_schedules([ScheduleChange("nightly", 1, row(due_at=world.now(), seq=6), ticks)])
 
-    [found] = (await world.store.due_schedules(DueRequest([FLOW], 10))).rows
+    [found] = (await world.store.read(DueQuery([FLOW], 10))).rows
 
     assert [(one.n, one.state, one.status, one.run) for one in found.ticks] == [
         (1, "started", ended.status, ended.run),
@@ -157,7 +157,7 @@ async def test_schedules_are_listed_by_name_in_pages(world: World) -> None:
     await put(world, row("b"), row("a"), row("c", workflow="other"))
 
     async def names(query: SchedulePage) -> list[str]:
-        return [one.name for one in await world.store.schedules(query)]
+        return [one.name for one in await world.store.read(query)]
 
     assert await names(SchedulePage(limit=2)) == ["a", "b"]
     assert await names(SchedulePage("b", 2)) == ["c"]
@@ -173,8 +173,8 @@ async def test_a_deleted_schedule_has_no_ticks_when_it_is_created_again(world: W
     )
 
     assert done.applied
-    assert await world.store.schedules(ScheduleByName("nightly")) == []
-    [record] = await world.store.audit(AuditQuery("schedule nightly"))
+    assert await world.store.read(ScheduleByName("nightly")) == []
+    [record] = await world.store.read(AuditQuery("schedule nightly"))
     assert (record.actor, record.action) == ("ann", "schedule_delete")
     await put(world, row())
     assert (await get(world, ticks=9)).ticks == []

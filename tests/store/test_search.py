@@ -203,7 +203,7 @@ async def test_search_results_are_read_page_by_page(world: World, workflow: str 
     seen: list[str] = []
     before = None
 
-    while page := await world.store.runs(CurrentRuns(workflow, before=before, limit=2, search=[condition])):
+    while page := await world.store.read(CurrentRuns(workflow, before=before, limit=2, search=[condition])):
         assert len(page) <= 2
         seen += [run.instance_id for run in page]
         before = page[-1].instance
@@ -245,7 +245,7 @@ async def test_a_list_by_id_prefix_returns_each_instance_once_across_pages(world
     seen: list[str] = []
     before = None
 
-    while page := await world.store.runs(CurrentRuns(FLOW, before=before, limit=2, id_prefix="a-")):
+    while page := await world.store.read(CurrentRuns(FLOW, before=before, limit=2, id_prefix="a-")):
         seen += [run.instance_id for run in page]
         before = page[-1].instance
 
@@ -314,13 +314,13 @@ async def test_only_the_current_run_is_found(world: World) -> None:
     await world.commit(claim.task, attributes=search_attributes(k=2))
 
     assert await world.ids(search=[where("k =", 1)]) == []
-    [run] = await world.store.runs(CurrentRuns(search=[where("k =", 2)]))
+    [run] = await world.store.read(CurrentRuns(search=[where("k =", 2)]))
     assert run.number == 1
 
 
 async def test_a_search_returns_complete_run_records(world: World) -> None:
     await world.start_claimed("a", attributes=search_attributes(k=1))
 
-    [run] = await world.store.runs(CurrentRuns(search=[where("k =", 1)]))
+    [run] = await world.store.read(CurrentRuns(search=[where("k =", 1)]))
 
     assert run == await world.find("a")

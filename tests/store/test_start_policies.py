@@ -100,7 +100,7 @@ def _single(world: World, on_open: OnSingleton = QUEUE, **options: Any) -> Await
 
 
 async def _record(world: World, created: Created) -> RunRecord:
-    [record] = await world.store.runs(RunsById([created.run.run]))
+    [record] = await world.store.read(RunsById([created.run.run]))
     return record
 
 

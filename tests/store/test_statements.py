@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Finish, NewRun, RunByName, Statement, TaskRef, Verdict
+from holdfast.store.protocol import Finish, NewRun, RunByName, SnapshotQuery, Statement, TaskRef, Verdict
 from store.world import FLOW, World, log_line, result, turn
 
 CREATE = Statement("CREATE TABLE mine (a INTEGER PRIMARY KEY, b TEXT NOT NULL)", ())
@@ -56,8 +56,8 @@ async def test_a_uniqueness_violation_rejects_the_commit(world: World, task: Tas
     assert (answer.verdict, answer.unique) == (Verdict.REJECTED, True)
     assert answer.message
     assert await world.keys(task.run) == []
-    assert (await world.store.load(task.run)).log_count == 0
-    assert not await world.store.runs(RunByName(FLOW, "child"))
+    assert (await world.store.read(SnapshotQuery(task.run))).log_count == 0
+    assert not await world.store.read(RunByName(FLOW, "child"))
     run = await world.find("a")
     assert (run.status, run.owner) == (Status.ACTIVE, "w1")
     assert not await _is_there(world, 2)

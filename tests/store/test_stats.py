@@ -15,6 +15,7 @@ from holdfast.store.protocol import (
     StatsQuery,
     StepTimes,
     StoreStats,
+    Tally,
     WorkerProfile,
 )
 from holdfast.store.protocol.stats import TALLY_MARGIN_MS
@@ -27,7 +28,7 @@ ALL_DETAILS = StatsQuery(details=True)
 
 
 async def stats(world: World, query: StatsQuery = ALL_DETAILS) -> StoreStats:
-    return await world.store.stats(query)
+    return await world.store.read(query)
 
 
 async def counted(world: World) -> list[RunCount]:
@@ -37,7 +38,7 @@ async def counted(world: World) -> list[RunCount]:
 async def count_all(world: World) -> None:
     """Move the watermark as far as possible."""
     world.clock.advance(TALLY_MARGIN_MS + 60_000)
-    while await world.store.tally(2):
+    while await world.store.maintain(Tally(2)):
         pass
 
 
@@ -51,7 +52,7 @@ async def test_an_empty_database_has_empty_statistics(world: World) -> None:
     assert (found.runs, found.queues, found.errors, found.slowest_steps) == ([], [], [], [])
     assert (found.workers_alive, found.ended_last_minute, found.ended_last_hour) == (0, 0, 0)
     assert (found.started_last_minute, found.started_last_hour) == (0, 0)
-    assert await world.store.tally(10) is False
+    assert await world.store.maintain(Tally(10)) is False
 
 
 async def test_runs_are_counted_by_workflow_and_status(world: World) -> None:
@@ -82,12 +83,12 @@ async def test_the_tallies_change_no_count(world: World) -> None:
 
     world.clock.advance(TALLY_MARGIN_MS + 10_000)
     parts = 1
-    while await world.store.tally(2):
+    while await world.store.maintain(Tally(2)):
         assert await counted(world) == before
         parts += 1
     assert parts > 2
     assert await counted(world) == before == [RunCount(FLOW, "complete", 7), RunCount(FLOW, "errored", 7)]
-    assert await world.store.tally(2) is False
+    assert await world.store.maintain(Tally(2)) is False
 
     await ended(world, "new")
     assert await counted(world) == [RunCount(FLOW, "complete", 8), RunCount(FLOW, "errored", 7)]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Commit, DeleteInstance, Following, PruneRequest, TaskRef
+from holdfast.store.protocol import (
+    Commit,
+    DeleteInstance,
+    Following,
+    PruneRuns,
+    SnapshotQuery,
+    StreamHeadsQuery,
+    TaskRef,
+)
 from holdfast.store.protocol.streams import (
     CHUNK_ITEMS,
     PruneStreams,
@@ -37,7 +45,7 @@ def by_code(task: TaskRef, start: int, *values: object, closes: bool = False) ->
 
 async def stored(world: World, run: int, after: int = 0) -> list[tuple[int, str, WriterState]]:
     """Offset, value and state of the writer of every item; a close marker has no value."""
-    page = await world.store.read_stream(StreamQuery(run, "out", after))
+    page = await world.store.read(StreamQuery(run, "out", after))
     found: list[tuple[int, str, WriterState]] = []
     for chunk in page.chunks:
         found += [(offset, value.decode(), chunk.state) for offset, _, value in chunk.items()]
@@ -148,7 +156,7 @@ async def test_settlements_are_not_read_with_the_other_facts(world: World) -> No
 
     await world.commit(task, facts=[result("s"), settlement(task, "s", 1, 9, succeeded=True)])
 
-    assert [fact.key for fact in (await world.store.load(task.run)).facts] == ["s"]
+    assert [fact.key for fact in (await world.store.read(SnapshotQuery(task.run))).facts] == ["s"]
     assert [fact.state for fact in await world.facts(task.run)] == [0]
 
 
@@ -162,7 +170,7 @@ async def test_items_of_workflow_code_are_written_with_its_commit_and_only_once(
     assert [(value, state) for _, value, state in await stored(world, task.run)] == [
         ("s", FAILED), ("1", SUCCEEDED), ("2", SUCCEEDED), ("3", SUCCEEDED),
     ]  # fmt: skip
-    [head] = (await world.store.load(task.run)).streams
+    [head] = (await world.store.read(SnapshotQuery(task.run))).streams
     assert (head.name, head.items, head.code_items, head.closed_by) == ("out", 4, 3, ())
 
 
@@ -185,7 +193,7 @@ async def test_a_stream_is_closed_when_the_attempt_that_closed_it_succeeds(world
 
     assert (before, after) == ([WriteVerdict.WRITTEN], [WriteVerdict.CLOSED])
     assert [value for _, value, _ in await stored(world, task.run)] == ["1", "", "2"]
-    assert [head.closed_by for head in await world.store.streams(task.run)] == [("s",)]
+    assert [head.closed_by for head in await world.store.read(StreamHeadsQuery(task.run))] == [("s",)]
 
 
 async def test_a_stream_that_a_failed_attempt_closed_is_open(world: World) -> None:
@@ -195,7 +203,7 @@ async def test_a_stream_that_a_failed_attempt_closed_is_open(world: World) -> No
     await world.commit(task, facts=[settlement(task, "s", 1, 9, succeeded=False)])
 
     assert await write(world, by_step(task, 0, 3, attempt=2)) == [WriteVerdict.WRITTEN]
-    assert [head.closed_by for head in await world.store.streams(task.run)] == [()]
+    assert [head.closed_by for head in await world.store.read(StreamHeadsQuery(task.run))] == [()]
 
 
 async def test_workflow_code_closes_a_stream_with_its_commit(world: World) -> None:
@@ -204,7 +212,7 @@ async def test_workflow_code_closes_a_stream_with_its_commit(world: World) -> No
     await commit_code(world, task, Following(streams=[by_code(task, 0, 1, closes=True)]))
 
     assert await write(world, by_step(task, 0, 2)) == [WriteVerdict.CLOSED]
-    assert [head.closed_by for head in await world.store.streams(task.run)] == [(None,)]
+    assert [head.closed_by for head in await world.store.read(StreamHeadsQuery(task.run))] == [(None,)]
 
 
 async def test_a_page_begins_with_the_chunk_of_the_next_offset(world: World) -> None:
@@ -212,7 +220,7 @@ async def test_a_page_begins_with_the_chunk_of_the_next_offset(world: World) -> 
     for n in range(4):
         await write(world, by_step(task, 0, 2 * n, 2 * n + 1, key=f"s{n}"))
 
-    page = await world.store.read_stream(StreamQuery(task.run, "out", 3, 2))
+    page = await world.store.read(StreamQuery(task.run, "out", 3, 2))
 
     assert [chunk.first for chunk in page.chunks] == [3, 5]
     assert [offset for offset, _, _ in await stored(world, task.run, 5)] == [6, 7, 8]
@@ -221,13 +229,13 @@ async def test_a_page_begins_with_the_chunk_of_the_next_offset(world: World) -> 
 
 async def test_a_page_says_whether_the_run_has_ended(world: World) -> None:
     task = await world.start_claimed("a")
-    open_page = await world.store.read_stream(StreamQuery(task.run, "out"))
+    open_page = await world.store.read(StreamQuery(task.run, "out"))
 
     await world.finish(task, Status.COMPLETE)
 
     assert not open_page.ended
-    assert (await world.store.read_stream(StreamQuery(task.run, "out"))).ended
-    assert (await world.store.read_stream(StreamQuery(task.run + 1, "out"))).ended
+    assert (await world.store.read(StreamQuery(task.run, "out"))).ended
+    assert (await world.store.read(StreamQuery(task.run + 1, "out"))).ended
 
 
 async def test_units_of_a_run_write_to_one_stream_and_settle_with_their_advances(world: World) -> None:
@@ -257,12 +265,12 @@ async def test_streams_are_deleted_when_their_run_ended_long_enough_ago(world: W
     await write(world, by_step(old, 0, 1), by_step(new, 0, 1))
     await world.finish(old)
 
-    early = await world.store.prune_streams(PruneStreams("flow", 1000))
+    early = await world.store.maintain(PruneStreams("flow", 1000))
     world.clock.advance(1000)
-    late = await world.store.prune_streams(PruneStreams("flow", 1000))
+    late = await world.store.maintain(PruneStreams("flow", 1000))
 
     assert (early, late) == (0, 1)
-    assert await world.store.streams(old.run) == []
+    assert await world.store.read(StreamHeadsQuery(old.run)) == []
     assert await stored(world, old.run) == []
     assert await values(world, new.run) == ["1"]
 
@@ -274,7 +282,7 @@ async def test_streams_are_deleted_with_their_run(world: World) -> None:
     await world.finish(deleted)
 
     await world.store.control(DeleteInstance("flow", "b"))
-    await world.store.prune(PruneRequest("flow", Status.COMPLETE, 0))
+    await world.store.maintain(PruneRuns("flow", Status.COMPLETE, 0))
 
     assert await world.count("holdfast_chunk") == 0
     assert await world.count("holdfast_stream") == 0

@@ -16,17 +16,20 @@ from holdfast.store.protocol import (
     Condition,
     CurrentRuns,
     Delivery,
+    EventsQuery,
     Expiry,
     Finish,
     NewEvent,
     NewRun,
     NextRun,
-    PageQuery,
     ParentClose,
     Relations,
+    RelationsQuery,
     Reply,
+    ReplyQuery,
     ReplyToEvent,
     RestartRun,
+    SnapshotQuery,
     TaskRef,
     Term,
     Verdict,
@@ -109,7 +112,7 @@ async def test_a_successor_begins_as_a_fresh_run(world: World) -> None:
 
     assert affected(answer).work
     assert (claim.run.number, claim.kind, claim.task.epoch, claim.lost) == (1, TaskKind.RUN, 1, False)
-    assert (await world.store.load(claim.run.run)).facts == []
+    assert (await world.store.read(SnapshotQuery(claim.run.run))).facts == []
 
 
 async def test_a_successor_waits_until_its_start_time(world: World) -> None:
@@ -162,7 +165,7 @@ async def test_a_successor_is_found_by_the_search_terms_of_its_predecessor(world
 
     await world.continue_run(task)
 
-    found = await world.store.runs(CurrentRuns(search=[city]))
+    found = await world.store.read(CurrentRuns(search=[city]))
     assert [(run.instance_id, run.number) for run in found] == [("a", 1)]
 
 
@@ -275,7 +278,7 @@ async def test_undelivered_events_are_moved_to_the_successor_in_order(world: Wor
     first, second = await world.undelivered(after.run)
     assert (first.n, first.type, first.payload, first.sender, first.created_at) == (1, "one", b"1", "somebody", sent_at)
     assert (second.n, second.type, second.payload, second.ask) == (2, "three", b"3", "q")
-    assert [(event.type, event.consumed_by) for event in await world.store.events(PageQuery(task.run))] == [
+    assert [(event.type, event.consumed_by) for event in await world.store.read(EventsQuery(task.run))] == [
         ("two", "wait")
     ]
     assert (await world.send("again", dedup="k")).duplicate
@@ -302,7 +305,7 @@ async def test_a_moved_ask_can_be_replied_to(world: World) -> None:
 
     await world.operate(claim.task, ReplyToEvent(1, Reply(True, b"7")))
 
-    assert await world.store.reply(after.run, "k") == Reply(True, b"7")
+    assert await world.store.read(ReplyQuery(after.run, "k")) == Reply(True, b"7")
     assert [event.type for event in await world.undelivered(asker.run)] == [REPLY]
 
 
@@ -347,7 +350,7 @@ async def test_a_thousand_events_are_moved_to_the_successor(world: World) -> Non
 
     after = await world.continue_run(task)
 
-    event = await world.store.events(PageQuery(after.run))
+    event = await world.store.read(EventsQuery(after.run))
     assert [(one.n, one.payload) for one in event] == [(n + 1, str(n).encode()) for n in range(1_000)]
 
 
@@ -362,7 +365,7 @@ async def test_watchers_of_the_predecessor_watch_the_successor(world: World, con
     after = await world.continue_run(task, continues=continues)
 
     assert await world.undelivered(watcher.run) == []
-    assert (await world.store.relations(after.run)).watched_by == [(pid("w"), Watch.MONITOR)]
+    assert (await world.store.read(RelationsQuery(after.run))).watched_by == [(pid("w"), Watch.MONITOR)]
     await world.terminate("a")
     assert [(event.type, event.sender) for event in await world.undelivered(watcher.run)] == [(EXIT, pid("a"))]
 
@@ -383,7 +386,7 @@ async def test_a_retry_does_not_take_over_the_watches_of_its_predecessor(world: 
 
     after = await world.continue_run(task)
 
-    assert (await world.store.relations(other.run)).watched_by == []
+    assert (await world.store.read(RelationsQuery(other.run))).watched_by == []
     assert affected(await world.finish(other)).woken == []
     assert await world.undelivered(after.run) == []
 
@@ -397,7 +400,7 @@ async def test_a_link_to_a_successor_has_the_expected_directions(world: World, c
     after = await world.continue_run(task, continues=continues)
 
     both = [(pid("other"), Watch.LINK)]
-    assert await world.store.relations(after.run) == Relations([], both if continues else [], both)
+    assert await world.store.read(RelationsQuery(after.run)) == Relations([], both if continues else [], both)
 
 
 # --------------------------------------------------------------------------------------------------- children
@@ -416,7 +419,7 @@ async def test_a_continuation_takes_over_the_children(world: World) -> None:
     after = await world.continue_run(task, continues=True)
 
     assert [await world.find(close.value) for close in ParentClose] == before
-    relations = await world.store.relations(after.run)
+    relations = await world.store.read(RelationsQuery(after.run))
     assert [child.pid for child in relations.children] == [pid(close.value) for close in ParentClose]
     assert len(relations.watches) == 3
     await world.terminate("a")
@@ -446,7 +449,7 @@ async def test_a_retry_starts_without_children(world: World) -> None:
     assert (await world.find("abandon")).status is Status.ACTIVE
     assert [event.type for event in await world.undelivered(asked.run)] == [CANCEL]
     assert await world.undelivered(after.run) == []
-    assert await world.store.relations(after.run) == Relations([], [], [])
+    assert await world.store.read(RelationsQuery(after.run)) == Relations([], [], [])
 
 
 async def test_a_successor_stays_a_child_of_its_parent(world: World) -> None:
@@ -454,7 +457,7 @@ async def test_a_successor_stays_a_child_of_its_parent(world: World) -> None:
     child = await world.start_claimed("a", parent=pid("p"), parent_run=parent.run)
     after = await world.continue_run(child)
     assert await world.undelivered(parent.run) == []
-    assert [one.pid for one in (await world.store.relations(parent.run)).children] == [pid("a")]
+    assert [one.pid for one in (await world.store.read(RelationsQuery(parent.run))).children] == [pid("a")]
 
     answer = await world.finish(parent)
 
@@ -519,8 +522,8 @@ async def test_a_restart_keeps_the_watchers(world: World) -> None:
     after = await world.restart("a")
 
     assert await world.undelivered(watcher.run) == []
-    assert await world.store.relations(task.run) == Relations([], [], [])
-    assert await world.store.relations(after.run) == Relations([], [], [(pid("w"), Watch.LINK)])
+    assert await world.store.read(RelationsQuery(task.run)) == Relations([], [], [])
+    assert await world.store.read(RelationsQuery(after.run)) == Relations([], [], [(pid("w"), Watch.LINK)])
 
 
 async def test_the_result_of_a_restart_names_the_ended_runs(world: World) -> None:

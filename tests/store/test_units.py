@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,10 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     SUSPECT_LOSSES,
     Advance,
+    Audit,
     ExpiredTask,
     Fact,
+    FactsQuery,
     FactState,
     Finish,
     HeldTask,
@@ -19,8 +22,12 @@ from holdfast.store.protocol import (
     NewUnit,
     NextRun,
     OnReuse,
+    PauseRun,
+    ResolveUnit,
+    ResumeRun,
     Signal,
     TaskRef,
+    TerminateRun,
     UnitRelease,
     Verdict,
 )
@@ -500,3 +507,70 @@ async def _lose_owners(world: World, times: int) -> None:
         await world.store.reap(99)
         if n + 1 < times:
             await world.claim(f"dying-{n}")
+
+
+# --- resolved by hand
+
+
+def _resolution(task: TaskRef, *decremented: int, **fields: Any) -> ResolveUnit:
+    return ResolveUnit(FLOW, "a", done(task, *decremented, **fields))
+
+
+async def _results(world: World, task: TaskRef) -> list[str]:
+    return [fact.key for fact in await world.store.read(FactsQuery(task.run, FactState.RESULT))]
+
+
+async def test_a_resolved_unit_loses_its_owner_and_the_next_units_are_due(world: World) -> None:
+    [owned] = await world.graph("a", *CHAIN)
+
+    resolved = await world.store.control(_resolution(owned, 2, 3), Audit("resolve", "ann"))
+
+    assert (resolved.refused, resolved.affected.work) == (False, True)
+    assert (await world.advance(done(owned, 2, 3))).applied == [False]
+    assert await _results(world, owned) == ["a"]
+    assert await world.claimed_units() == [2, 3]
+
+
+async def test_a_unit_that_has_ended_is_not_resolved(world: World) -> None:
+    [first] = await world.graph("a", *DIAMOND)
+    await world.advance(done(first, 2, 3))
+
+    again = await world.store.control(_resolution(first, 2, 3, key="other"))
+
+    assert again.refused
+    assert await world.claimed_units() == [2, 3]
+    assert await _results(world, first) == ["a"]
+
+
+async def test_the_last_resolved_unit_makes_the_run_due(world: World) -> None:
+    [only] = await world.graph("a", unit(1))
+
+    await world.store.control(_resolution(only))
+
+    assert await world.claimed_units() == [0]
+
+
+async def test_units_after_a_resolved_unit_of_a_paused_run_are_due_when_it_is_resumed(world: World) -> None:
+    [first] = await world.graph("a", *CHAIN)
+    await world.store.control(PauseRun(FLOW, "a"))
+
+    await world.store.control(_resolution(first, 2))
+
+    assert await world.claimed_units() == []
+    await world.store.control(ResumeRun(FLOW, "a"))
+    assert 2 in await world.claimed_units()
+
+
+async def test_a_resolution_removes_the_units_of_items(world: World) -> None:
+    tasks = await world.graph("a", unit(1), unit(2), unit(3))
+
+    await world.store.control(_resolution(tasks[0], removed_units=[2]))
+
+    assert (await world.advance(done(tasks[1]), done(tasks[2]))).applied == [False, True]
+
+
+async def test_a_unit_of_a_run_that_has_ended_is_not_resolved(world: World) -> None:
+    [first] = await world.graph("a", unit(1))
+    await world.store.control(TerminateRun(FLOW, "a", None))
+
+    assert (await world.store.control(_resolution(first))).refused

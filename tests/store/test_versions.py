@@ -13,6 +13,7 @@ from holdfast.store.protocol import (
     NewUnit,
     RestartRun,
     VersionCount,
+    VersionsQuery,
 )
 from store.world import FLOW, LEASE, World, result, waiting
 
@@ -232,12 +233,12 @@ async def test_units_that_a_pinned_run_adds_are_pinned(world: World) -> None:
 
 
 async def test_open_runs_are_counted_by_version(world: World) -> None:
-    assert await world.store.versions() == []
+    assert await world.store.read(VersionsQuery()) == []
     for name, version in (("a", "v2"), ("b", "v1"), ("c", "v2"), ("d", None)):
         await world.start(name, version=version)
     task = await world.start_claimed("e", version="v1")
     await world.commit(task, then=Finish(Status.COMPLETE))
 
-    counts = await world.store.versions()
+    counts = await world.store.read(VersionsQuery())
 
     assert counts == [VersionCount("v1", 1), VersionCount("v2", 2), VersionCount(None, 1)]

@@ -17,6 +17,7 @@ from holdfast.store.protocol import (
     ParentClose,
     RelatedRun,
     Relations,
+    RelationsQuery,
     RequestResult,
     RestartRun,
     RunsById,
@@ -38,7 +39,7 @@ async def _watch(world: World, task: TaskRef, id: str, watch: Watch = MONITOR, a
 
 
 async def _child(world: World, parent: TaskRef, id: str, **options: Any) -> TaskRef:
-    [row] = await world.store.runs(RunsById([parent.run]))
+    [row] = await world.store.read(RunsById([parent.run]))
     return await world.start_claimed(id, parent=pid(row.instance_id), parent_run=parent.run, **options)
 
 
@@ -189,7 +190,11 @@ async def test_watcher_and_watched_can_end_in_one_batch(world: World) -> None:
     answers = await world.store.commit([turn(task, then=Finish(Status.COMPLETE)) for task in (a, b)])
 
     assert [answer.verdict for answer in answers] == [Verdict.APPLIED] * 2
-    assert await world.store.relations(a.run) == await world.store.relations(b.run) == Relations([], [], [])
+    assert (
+        await world.store.read(RelationsQuery(a.run))
+        == await world.store.read(RelationsQuery(b.run))
+        == Relations([], [], [])
+    )
 
 
 async def test_a_watcher_receives_one_exit(world: World) -> None:
@@ -197,7 +202,11 @@ async def test_a_watcher_receives_one_exit(world: World) -> None:
     await _watch(world, a, "b")
     await world.finish(b)
 
-    assert await world.store.relations(a.run) == await world.store.relations(b.run) == Relations([], [], [])
+    assert (
+        await world.store.read(RelationsQuery(a.run))
+        == await world.store.read(RelationsQuery(b.run))
+        == Relations([], [], [])
+    )
     await world.restart("b")
     await world.terminate("b")
 
@@ -213,7 +222,7 @@ async def test_watching_an_ended_run_sends_its_exit_at_once(world: World) -> Non
     [event] = await world.undelivered(a.run)
     assert (answer.operation_results, answer.signal) == ([RequestResult.DONE], Signal.EVENTS)
     assert (event.sender, _payload(event)["watch"], _payload(event)["status"]) == (pid("b"), 1, "errored")
-    assert (await world.store.relations(a.run)).watches == []
+    assert (await world.store.read(RelationsQuery(a.run))).watches == []
 
 
 async def test_a_hundred_watchers_all_receive_the_exit(world: World) -> None:
@@ -245,7 +254,7 @@ async def test_watches_end_with_the_watcher(world: World) -> None:
 
     await world.terminate("a")
 
-    assert (await world.store.relations(b.run)).watched_by == []
+    assert (await world.store.read(RelationsQuery(b.run))).watched_by == []
 
 
 async def test_the_end_of_an_unwatched_run_affects_no_run(world: World) -> None:
@@ -327,7 +336,7 @@ async def test_removing_a_link_removes_both_directions(world: World) -> None:
     await world.finish(a)
 
     assert await world.undelivered(b.run) == []
-    assert await world.store.relations(b.run) == Relations([], [], [])
+    assert await world.store.read(RelationsQuery(b.run)) == Relations([], [], [])
 
 
 async def test_the_other_runs_monitor_is_kept_when_a_link_is_removed(world: World) -> None:
@@ -412,7 +421,7 @@ async def test_a_start_that_uses_an_existing_run_does_not_make_it_a_child(world:
 
 async def _end(world: World, task: TaskRef, how: str) -> list[int]:
     """End a parent; returns the other runs that ended by that."""
-    name = (await world.store.runs(RunsById([task.run])))[0].instance_id
+    name = (await world.store.read(RunsById([task.run])))[0].instance_id
     match how:
         case "finish":
             return affected(await world.finish(task)).ended
@@ -534,7 +543,7 @@ async def test_an_end_propagates_to_all_descendants_except_below_an_abandoned_ch
     answer = await world.finish(top)
 
     assert sorted(affected(answer).ended) == [middle.run, low.run]
-    assert [run.status for run in await world.store.runs(RunsById([free.run, under_free.run]))] == [Status.ACTIVE] * 2
+    assert [run.status for run in await world.store.read(RunsById([free.run, under_free.run]))] == [Status.ACTIVE] * 2
 
 
 async def test_a_thousand_generations_end_together(world: World) -> None:
@@ -589,8 +598,8 @@ async def test_a_restarted_child_stays_a_child_of_its_parent(world: World) -> No
 async def test_a_run_without_relations_has_empty_relations(world: World) -> None:
     run = await world.start("a")
 
-    assert await world.store.relations(run.run) == Relations([], [], [])
-    assert await world.store.relations(999) == Relations([], [], [])
+    assert await world.store.read(RelationsQuery(run.run)) == Relations([], [], [])
+    assert await world.store.read(RelationsQuery(999)) == Relations([], [], [])
 
 
 async def test_relations_show_children_also_ended_ones_the_oldest_first(world: World) -> None:
@@ -601,7 +610,7 @@ async def test_relations_show_children_also_ended_ones_the_oldest_first(world: W
     await world.finish(first)
     await world.restart("y")
 
-    relations = await world.store.relations(parent.run)
+    relations = await world.store.read(RelationsQuery(parent.run))
 
     assert relations.children == [
         RelatedRun(pid("z"), Status.COMPLETE),
@@ -616,11 +625,13 @@ async def test_relations_show_watches_and_watchers_with_their_flags(world: World
     await _watch(world, a, "b", MONITOR)
     await _watch(world, a, "c", MONITOR | LINK, at=1)
 
-    assert await world.store.relations(a.run) == Relations(
+    assert await world.store.read(RelationsQuery(a.run)) == Relations(
         [], [(pid("b"), MONITOR), (pid("c"), MONITOR | LINK)], [(pid("c"), LINK)]
     )
-    assert await world.store.relations(b.run) == Relations([], [], [(pid("a"), MONITOR)])
-    assert await world.store.relations(c.run) == Relations([], [(pid("a"), LINK)], [(pid("a"), MONITOR | LINK)])
+    assert await world.store.read(RelationsQuery(b.run)) == Relations([], [], [(pid("a"), MONITOR)])
+    assert await world.store.read(RelationsQuery(c.run)) == Relations(
+        [], [(pid("a"), LINK)], [(pid("a"), MONITOR | LINK)]
+    )
 
 
 async def test_relations_show_at_most_a_hundred_of_each(world: World) -> None:
@@ -628,7 +639,7 @@ async def test_relations_show_at_most_a_hundred_of_each(world: World) -> None:
     new = [NewRun(FLOW, f"c{n:03}", parent=pid("p"), parent_run=parent.run, watch=LINK) for n in range(120)]
     await world.store.create(new)
 
-    relations = await world.store.relations(parent.run)
+    relations = await world.store.read(RelationsQuery(parent.run))
 
     expected = [pid(f"c{n:03}") for n in range(100)]
     assert [child.pid for child in relations.children] == expected

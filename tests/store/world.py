@@ -179,7 +179,7 @@ class World:
 
     async def continue_run(self, task: TaskRef, params: bytes | None = None, **fields: Any) -> RunRecord:
         """End the run with a successor, which is returned."""
-        ended = (await self.store.runs(RunsById([task.run])))[0]
+        ended = (await self.store.read(RunsById([task.run])))[0]
         await self.finish(task, next=NextRun(params, **fields))
         return await self.find(ended.instance_id, ended.number + 1, workflow=ended.workflow)
 
@@ -215,10 +215,10 @@ class World:
 
     async def undelivered(self, run: int, *topics: str) -> list[StoredEvent]:
         """All undelivered events, or only those of these types and the engine's own."""
-        return list((await self.store.undelivered(MailboxQuery(run, frozenset(topics) if topics else None))).events)
+        return list((await self.store.read(MailboxQuery(run, frozenset(topics) if topics else None))).events)
 
     async def find(self, id: str = "a", number: int | None = None, *, workflow: str = FLOW) -> RunRecord:
-        [found] = await self.store.runs(RunByName(workflow, id, number))
+        [found] = await self.store.read(RunByName(workflow, id, number))
         return found
 
     async def send(self, type: str = "go", id: str = "a", **options: Any) -> Sent:
@@ -226,7 +226,7 @@ class World:
         return sent
 
     async def ids(self, **query: Any) -> list[str]:
-        return [run.instance_id for run in await self.store.runs(CurrentRuns(**query))]
+        return [run.instance_id for run in await self.store.read(CurrentRuns(**query))]
 
     async def read_view(self, view: str, run: int, order: str) -> list[dict[str, Any]]:
         """The rows of a view for one run."""
@@ -243,7 +243,7 @@ class World:
         return int(dict(row)["n"])
 
     async def facts(self, run: int, state: FactState | None = None, keys: Sequence[str] | None = None) -> list[Fact]:
-        return await self.store.facts(FactsQuery(run, state, keys))
+        return await self.store.read(FactsQuery(run, state, keys))
 
     async def keys(self, run: int) -> list[str]:
         return [fact.key for fact in await self.facts(run)]

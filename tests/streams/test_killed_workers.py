@@ -36,7 +36,7 @@ async def worker(url: str) -> asyncio.subprocess.Process:
 
 
 async def reconnecting(run: Handle[Any]) -> list[StreamItem]:
-    """Read five items at a time, each time with a new reader behind the last offset."""
+    """Read five items at a time, each time with a new reader after the last offset."""
     found: list[StreamItem] = []
     while True:
         before = len(found)

@@ -25,6 +25,7 @@ from holdfast import (
     WorkflowCodeError,
     step_info,
 )
+from holdfast.errors import StreamRateError
 from holdfast.runner.turn_writer import TurnWriter
 from holdfast.store.protocol import Commit, Committed, FactState
 from streams.conftest import Open
@@ -273,6 +274,27 @@ async def test_a_plain_step_writes_from_its_thread() -> None:
         assert await read(run) == list(range(300))
 
 
+async def test_a_reader_that_stops_reading_does_not_delay_the_writer() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.step
+    async def tokens() -> int:
+        await write_all(*range(3000))
+        return 3000
+
+    @app.workflow
+    async def work(ctx: Context) -> int:
+        return await tokens()
+
+    async with app:
+        run = await app.start(work)
+        items = run.stream("out", attempts="all")
+        first = (await anext(items)).value
+        assert await run.result(timeout="20 seconds") == 3000
+
+        assert [first, *[item.value async for item in items]] == list(range(3000))
+
+
 async def test_chains_and_graphs_write_to_streams(app: Holdfast, opened: Open) -> None:
     chain = app.chain("line")
     graph = app.graph("net")
@@ -393,6 +415,47 @@ async def test_limits_of_streams_are_reported_by_the_write(opened: Open) -> None
 
         assert await run.result() == ["StreamFullError", "code", "code"]
         assert await read(run, attempts="all") == ["a"] * 3
+
+
+async def test_a_writer_that_exceeds_the_rate_gets_an_error_and_may_go_on_a_second_later(opened: Open) -> None:
+    app = Holdfast("sqlite://", limits=Limits(stream_rate=3))
+
+    @app.step(retry=Retry(limit=0), raises=(StreamRateError,))
+    async def fill(count: int) -> None:
+        await write_all(*range(count))
+
+    @app.workflow
+    async def work(ctx: Context) -> list[str]:
+        errors = []
+        for count in (3, 4):
+            try:
+                await fill(count)
+            except StreamRateError as error:
+                errors.append(str(error))
+        out = ctx.stream("code")
+        for n in range(6):
+            if n == 3:
+                await ctx.sleep("pause", "1 second")
+            await out.write(n)
+        try:
+            await out.write(6)
+        except StreamRateError as error:
+            errors.append(str(error))
+        return errors
+
+    async with opened(app) as h:
+        run = await h.start(work, id="w")
+        await h.run_until_idle()
+        await h.restart()
+        await h.advance("1 second")
+
+        errors = await run.result()
+        assert await read(run) == [0, 1, 2]
+        assert await read(run, "code") == [0, 1, 2, 3, 4, 5]
+    assert errors == [
+        f"too many items for stream '{name}' of run work/w: 3 in a second are allowed (Limits.stream_rate)"
+        for name in ("out", "code")
+    ]
 
 
 async def test_a_step_with_a_transaction_cannot_write_to_streams(app: Holdfast, opened: Open) -> None:

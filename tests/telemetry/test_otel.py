@@ -517,7 +517,7 @@ def test_the_context_survives_a_kill_between_two_steps(location: tuple[str, str]
     first.stdout.close()
 
     second = subprocess.run(
-        [sys.executable, program, *location, "go on"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, program, *location, "continue"], capture_output=True, text=True, check=True, timeout=60
     )
 
     [start] = [span for span in seen if span[0] == "start order"]

@@ -46,6 +46,15 @@ async def forgetful(ctx: Context, order: str) -> int:
     return len(calls)
 """
 
+CHARGING = """
+
+@app.workflow
+async def charging(ctx: Context, order: str) -> str:
+    payment = await charge(order)
+    await ctx.sleep("pause", 1)
+    return payment
+"""
+
 ASYNCIO = '[tool.pytest.ini_options]\nasyncio_mode = "auto"\nholdfast_app = "shop:app"\npythonpath = ["."]\n'
 
 
@@ -174,13 +183,19 @@ def test_the_harness_works_with_anyio(project: Project) -> None:
         "import pytest, shop\n\npytestmark = pytest.mark.anyio\n\n\n"
         '@pytest.fixture\ndef anyio_backend():\n    return "asyncio"\n\n\n'
         "async def test_open(harness):\n    run = await harness.start(shop.fulfil, 'o-1')\n"
-        "    await harness.run_until_idle()\n    assert (await run.status()).status == 'waiting'\n",
+        "    await harness.run_until_idle()\n    assert (await run.status()).status == 'waiting'\n\n\n"
+        "seen = []\n\n\n@pytest.mark.crash_everywhere\nasync def test_crash(harness):\n"
+        "    assert await harness.run(shop.charging, 'o-1') == 'payment-o-1'\n    seen.append(harness.crashed)\n\n\n"
+        "def test_after_each_commit():\n    assert seen[0] is False and len(seen) > 1 and all(seen[1:])\n\n\n"
+        "@pytest.mark.simulate(seeds=2)\nasync def test_simulated(simulation):\n"
+        "    assert (await simulation(shop.charging, 'o-1')).ok\n",
     )
+    project.write("shop.py", SHOP + CHARGING)
 
     code, output = project.pytest("-q", "-p", "no:asyncio")
 
     assert code == 0, output
-    assert "1 passed" in output
+    assert "4 passed" in output
 
 
 def test_exported_runs_are_tests(project: Project) -> None:

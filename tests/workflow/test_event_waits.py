@@ -22,7 +22,7 @@ from holdfast import (
     WaitForEventTimeoutError,
     WorkerConfig,
 )
-from holdfast.store.protocol import Snapshot
+from holdfast.store.protocol import SnapshotQuery
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 
@@ -346,7 +346,7 @@ async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_a
 async def test_an_event_created_in_time_while_its_run_is_loaded_ends_the_wait(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, load = make_app(worker=WorkerConfig(cache=0)), SqliteStore.load
+    app, read = make_app(worker=WorkerConfig(cache=0)), SqliteStore.read
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -362,13 +362,15 @@ async def test_an_event_created_in_time_while_its_run_is_loaded_ends_the_wait(
         run = await app.start(order)
         await until_status(run, "waiting")
 
-        async def load_slowly(store: SqliteStore, number: int) -> Snapshot:
-            monkeypatch.setattr(SqliteStore, "load", load)
+        async def load_slowly(store: SqliteStore, query: Any) -> Any:
+            if not isinstance(query, SnapshotQuery):
+                return await read(store, query)
+            monkeypatch.setattr(SqliteStore, "read", read)
             await run.send_event("second", "in time")
             await asyncio.sleep(1.2)
-            return await load(store, number)
+            return await read(store, query)
 
-        monkeypatch.setattr(SqliteStore, "load", load_slowly)
+        monkeypatch.setattr(SqliteStore, "read", load_slowly)
         await run.send_event("first", "there")
 
         assert await run.result(timeout=10) == ["there", "in time"]

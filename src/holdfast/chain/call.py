@@ -57,13 +57,13 @@ class ChainCall:
     def wants_tx(self) -> None:
         return None
 
-    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:  # noqa: ARG002  (a handler takes none)
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         return self.args, self.kwargs
 
     def record(self, value: Any) -> tuple[bytes, HandlerAnswer]:
         answer = encode_answer(self.key, value, self.limits, last=self.last)
         return answer.value if isinstance(answer, DoneAnswer) else NO_VALUE, answer
 
-    def start_fact(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
+    def start_fact(self, attempt: int, at: int) -> Fact | None:
         """Return None. The claim shows that the step runs; a START fact would be read as a wait."""
         return None

@@ -55,9 +55,9 @@ class ChainProgram:
         self,
         run: RunRecord,
         snapshot: Snapshot | None,
-        requests: Requests,  # noqa: ARG002
+        requests: Requests,
         *,
-        strict: bool = False,  # noqa: ARG002
+        strict: bool = False,
     ) -> ChainMachine:
         if snapshot is None:
             raise RuntimeError(f"the plan of {run.pid} was not read")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 from holdfast.chain.progress import ChainStep
 from holdfast.core.failure import Failure
+from holdfast.core.jitter import retry_jitter
 from holdfast.core.model import Status
 from holdfast.errors import LinkDownError
 from holdfast.kernel.options import RunOptions
@@ -36,7 +36,7 @@ class Ending:
     def _with_successor(self, finish: Finish, now_ms: int, *, retryable: bool = False) -> Finish:
         if self._options.retry is None and self._options.cron is None:
             return finish
-        chance = Random(f"{self._run.seed}//{self._run.attempt}").random()  # noqa: S311  (spreads retries)
+        chance = retry_jitter(self._run.seed, "", self._run.attempt)
         successor = self._options.successor(self._run, finish, retryable=retryable, now=now_ms, chance=chance)
         return replace(finish, next=successor)
 

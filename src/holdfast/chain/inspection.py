@@ -52,7 +52,7 @@ class ChainInspection:
 
     # --- where it is
 
-    def tasks(self, *, all: bool = False) -> list[TaskStack]:  # noqa: ARG002  (a step has one frame)
+    def tasks(self, *, all: bool = False) -> list[TaskStack]:
         step = self._current()
         if step is None:
             return []

@@ -33,6 +33,7 @@ from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import (
     CANCEL,
+    NOTHING_FOLLOWS,
     RESOLVE,
     Finish,
     Following,
@@ -52,6 +53,7 @@ DEFAULT_BACKOFF = Retry(delay="1 second", backoff="exponential", max_delay="5 mi
 LEASE_EXPIRED = Failure("LEASE_EXPIRED", "LEASE_EXPIRED", kind="Timeout")
 """The error of an attempt whose worker was lost: it did not renew the lease in time."""
 
+_NO_TOPICS: frozenset[str] = frozenset()
 _NO_HANDLER_LIMIT_MS = 10 * 60_000
 """Time for which a step without a handler is left to other workers. After that, the run is parked."""
 
@@ -85,7 +87,7 @@ class ChainMachine:
         self._wait_opened: ChainStep | None = None
         """The step that began to wait in the current ``advance``."""
         self._halted = False
-        self._logs: list[Log] = []
+        self._logs: Sequence[Log] = ()
 
     # --- driven by the runner
 
@@ -95,11 +97,11 @@ class ChainMachine:
         outcomes: Sequence[Outcome] = (),
         events: Sequence[StoredEvent] = (),
         *,
-        operation_results: Sequence[RequestResult] = (),  # noqa: ARG002  (a chain has no operations)
+        operation_results: Sequence[RequestResult] = (),
         lost: bool = False,
     ) -> Decision:
         self._recorder.begin_decision()
-        self._logs, self._wait_opened = [], None
+        self._logs, self._wait_opened = (), None
         self._mailbox.add(events)
         started_at = self._begin_once(now_ms)
         resolved_call = self._resolve_steps(now_ms)
@@ -153,8 +155,9 @@ class ChainMachine:
         if step is None or not _belongs_to(outcome, step):
             return  # the step is no longer at this attempt
         self._call_in_flight = None
-        observed = self._recorder.observed
-        observed.logs = [*observed.logs, *outcome.logs]
+        if outcome.logs:
+            observed = self._recorder.observed
+            observed.logs = [*observed.logs, *outcome.logs]
         if outcome.heartbeat is not None:
             self._progress.apply(outcome.heartbeat)
         if outcome.failure is not None:
@@ -220,14 +223,17 @@ class ChainMachine:
         return self._ending.errored(dead_step_error(step), now_ms)
 
     def _end_by_control_event(self, now_ms: int) -> Finish | None:
-        """The end of the run by a cancellation or by the failure of a linked run; None if there is neither."""
+        """The end of the run by a cancellation or by the failure of a linked run; None if there is neither.
+
+        The event that ends the run is not delivered: if the commit pauses the run, the run reads the event again.
+        """
         while (event := self._mailbox.take_control_event()) is not None:
-            self._recorder.record_delivery(event.n, event.type, now_ms)
             content = codec.plain(event.payload)
             if event.type == CANCEL:
                 return self._ending.cancelled(content["reason"])
             if content["watch"] & Watch.LINK and content["status"] != Status.COMPLETE:
                 return self._ending.errored(link_down_error(event.sender or "", content), now_ms)
+            self._recorder.record_delivery(event.n, event.type, now_ms)
         return None
 
     # --- the decision
@@ -236,7 +242,7 @@ class ChainMachine:
         step = self._progress.current
         calls: Sequence[ChainCall] = ()
         wake_at: int | None = None
-        retrying, topics = False, frozenset[str]()
+        retrying, topics = False, _NO_TOPICS
         if end is None and step is not None and step.result is None and not self._halted:
             if step.waiting:
                 wake_at, topics = step.wait.wake_at, frozenset({step.wait.event_type})
@@ -246,7 +252,7 @@ class ChainMachine:
                 calls, wake_at, end = self._due_call(step, now_ms)
         return Decision(
             observed=self._recorder.observed,
-            following=Following(logs=self._logs),
+            following=Following(logs=self._logs) if self._logs else NOTHING_FOLLOWS,
             calls=calls,
             cancelled=[self._call_in_flight.key] if end is not None and self._call_in_flight is not None else (),
             wake_at=wake_at,
@@ -307,7 +313,8 @@ class ChainMachine:
 
     def _log(self, level: Level, text: str, now_ms: int) -> None:
         """Add a log line of the engine."""
-        self._logs.append(Log(level, "system", text[: self._program.limits.log_message], None, now_ms))
+        line = Log(level, "system", text[: self._program.limits.log_message], None, now_ms)
+        self._logs = [*self._logs, line]
 
 
 def _belongs_to(outcome: Outcome, step: ChainStep) -> bool:

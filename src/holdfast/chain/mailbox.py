@@ -28,7 +28,9 @@ class Mailbox:
             else:
                 (self._control_events if event.type in (CANCEL, EXIT) else self._events)[event.n] = event
 
-    def take_resolutions(self) -> list[StoredEvent]:
+    def take_resolutions(self) -> Sequence[StoredEvent]:
+        if not self._resolutions:
+            return ()
         taken, self._resolutions = self._resolutions, []
         return taken
 

@@ -42,7 +42,7 @@ class ChainModel(Model):
     def open_steps(self, steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
         return [step for step in steps if progress.is_open(step)]
 
-    def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:  # noqa: ARG002
+    def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
         """The sentence for a run that was released because the worker had no handler for its current step."""
         row = run.row
         if row.status is not Status.WAITING or row.started_at is None or row.owner is not None:

@@ -1,4 +1,4 @@
-"""The history with which a retried, resolved or forked run of a chain goes on."""
+"""The history with which a retried, resolved or forked run of a chain continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTEMPTS = (FactState.RESULT, FactState.FAILURE, FactState.HEARTBEAT)
 
 
 class ChainRepairRules(RepairRules):
-    def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:  # noqa: ARG002
+    def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:
         """The history without the attempts of the dead step. Its wait, if it waited, stays ended by the same event."""
         step = Progress.of(run.facts).current
         dead = None if step is None or step.result is None else step.type

@@ -13,6 +13,9 @@ from holdfast.core.model import StepType
 from holdfast.kernel.driver import Outcome
 from holdfast.store.protocol import Delivery, Fact, FactState, Observed
 
+_RESULT = FactState.RESULT
+_DO = StepType.DO
+
 
 class StepRecorder:
     def __init__(self, progress: Progress, progressed_at: int) -> None:
@@ -23,7 +26,7 @@ class StepRecorder:
         self._progress = progress
 
     def begin_decision(self) -> None:
-        self.observed = Observed(facts=[], deliveries=[])
+        self.observed = Observed()
 
     def record_failure(self, step: ChainStep, outcome: Outcome, error: Failure, next_at: int) -> None:
         """Record a failed attempt: another attempt becomes due, or the step is dead."""
@@ -40,7 +43,7 @@ class StepRecorder:
         self, step: ChainStep, outcome: Outcome, *, ok: bool, value: bytes, event_type: str | None = None
     ) -> None:
         self._record(
-            step, FactState.RESULT, 0, outcome.at, outcome.started_at,
+            step, _RESULT, 0, outcome.at, outcome.started_at,
             seq=step.seq + 1, ok=ok, value=value, attempts=step.failed_attempts + (not ok),
             event_type=event_type,
         )  # fmt: skip
@@ -59,7 +62,7 @@ class StepRecorder:
 
     def _record(self, step: ChainStep, state: FactState, n: int, at: int, started_at: int, **fields: Any) -> None:
         fact = Fact(
-            state, step.type, n, StepType.DO, at, started_at,
+            state, step.type, n, _DO, at, started_at,
             max_attempts=step.max_attempts, timeout_ms=step.timeout_ms, **fields,
         )  # fmt: skip
         self._progress.apply(fact)

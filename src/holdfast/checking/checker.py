@@ -12,7 +12,7 @@ from holdfast.client.run_file import StoredRun
 from holdfast.core.model import Status
 from holdfast.errors import HoldfastError
 from holdfast.kernel.inspection import Difference, DifferenceKind
-from holdfast.store.protocol import CurrentRuns, RunRecord, RunsById, Store
+from holdfast.store.protocol import CurrentRuns, RunsById, Snapshot, SnapshotQuery, Store
 
 _PAGE = 500
 """Number of runs that are listed, and read, at a time."""
@@ -65,7 +65,7 @@ class Checker:
             before: int | None = None
             while True:
                 query = CurrentRuns(options.workflow, status, before, _PAGE)
-                page = await self._store.runs(query)
+                page = await self._store.read(query)
                 for row in page:
                     by_workflow.setdefault(row.workflow, {})[row.run] = None
                 if len(page) < _PAGE:
@@ -75,14 +75,16 @@ class Checker:
         return sorted(run for run in chosen if run % options.parts == options.part)
 
     async def _load(self, ids: Sequence[int]) -> list[StoredRun]:
-        rows = await self._store.runs(RunsById(ids))
         limit = asyncio.Semaphore(_READS)
 
-        async def load(row: RunRecord) -> StoredRun:
+        async def load(run: int) -> Snapshot:
             async with limit:
-                return StoredRun(row, await self._store.load(row.run), [])
+                return await self._store.read(SnapshotQuery(run))
 
-        return [*await asyncio.gather(*map(load, rows))]
+        snapshots = dict(zip(ids, await asyncio.gather(*map(load, ids)), strict=True))
+        # After the histories: a run that was deleted meanwhile has an empty history, and no row any more.
+        rows = await self._store.read(RunsById(ids))
+        return [StoredRun(row, snapshots[row.run], []) for row in rows]
 
     # --- comparison
 

@@ -26,7 +26,7 @@ def debug(replayer: Replayer, stored: StoredRun, until: int | None) -> None:
     with replayer.open(stored) as inspection:
         total = len(inspection.facts)
         position = total if until is None else min(until, total)
-        if stored.row.kind != "workflow":
+        if not replayer.replays_code(stored.row):
             raise WrongUsageError(f"--pdb: {stored.row.pid} is a {stored.row.kind}, which has no code that is replayed")
         if position:
             inspection.replay_to(position - 1)

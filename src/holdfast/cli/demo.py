@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import Handle, HoldfastError, StepRecord
+from holdfast.cli.demo_dashboard import offer
 from holdfast.cli.demo_order import LEASE_SECONDS, STEPS, Order, Shipped, order_app
 from holdfast.cli.demo_process import WorkerProcess
 
@@ -41,7 +42,9 @@ def demonstrate(file: Path | None, *, keep: bool) -> bool:
     check_fresh(path)
     demo = Demo(path, Console(highlight=False, soft_wrap=True))
     try:
-        return asyncio.run(demo.run(keep=keep))
+        passed = asyncio.run(demo.run(keep=keep))
+        offer(path, demo.console)
+        return passed
     except KeyboardInterrupt:
         demo.print_line("demo", f"stopped. The history of the order so far is in {path}", "yellow")
         raise
@@ -78,7 +81,7 @@ class Demo:
 
     def __init__(self, path: Path, console: Console) -> None:
         self._path = path
-        self._console = console
+        self.console = console
         self._started = time.monotonic()
         self._executions: Counter[str] = Counter()
         self._by_worker: dict[str, list[str]] = {}
@@ -88,7 +91,7 @@ class Demo:
         self._order: Handle[Shipped] | None = None
 
     async def run(self, *, keep: bool) -> bool:
-        self._console.print("[bold]Holdfast demo: an order survives the death of its worker[/bold]")
+        self.console.print("[bold]Holdfast demo: an order survives the death of its worker[/bold]")
         app, workflow = order_app(f"sqlite:///{self._path}", lambda _step, _kind: None)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS), app.connect():
@@ -213,13 +216,13 @@ class Demo:
     def print_line(self, source: str, text: str, style: str = "") -> None:
         line = Text(f"{time.monotonic() - self._started:5.1f}s  {source:<9} ", style="dim")
         line.append(text, style=f"not dim {style}")
-        self._console.print(line)
+        self.console.print(line)
 
     def _live_table(self) -> AbstractContextManager[object]:
         """A table of the order's steps below the lines, in a terminal only."""
-        if not self._console.is_terminal:
+        if not self.console.is_terminal:
             return nullcontext()
-        return Live(console=self._console, get_renderable=self._table, refresh_per_second=10, transient=True)
+        return Live(console=self.console, get_renderable=self._table, refresh_per_second=10, transient=True)
 
     def _table(self) -> Table:
         table = Table("step", "state", "executions")
@@ -250,14 +253,14 @@ class Demo:
             "pack, interrupted by the kill, was run again": "pack" in self._by_worker.get(second.name, ()),
             "the order is complete, with the expected result": output == _EXPECTED,
         }
-        self._console.print()
+        self.console.print()
         for step in (s for s in STEPS if self._executions[s]):
-            self._console.print(f"  {step:<12} {self._count(step)}{self._reason(step)}")
-        self._console.print()
+            self.console.print(f"  {step:<12} {self._count(step)}{self._reason(step)}")
+        self.console.print()
         for check, passed in checks.items():
             style = "green" if passed else "bold red"
-            self._console.print(Text(f"  {'yes' if passed else 'NO '}  {check}", style=style))
-        self._console.print()
+            self.console.print(Text(f"  {'yes' if passed else 'NO '}  {check}", style=style))
+        self.console.print()
         self._explain(keep=keep)
         return all(checks.values())
 
@@ -269,13 +272,15 @@ class Demo:
         return reasons.get(step, "") if self._executions[step] > 1 else ""
 
     def _explain(self, *, keep: bool) -> None:
-        self._console.print(
+        self.console.print(
             "What happened: the first worker was killed while it packed the parcel. The result of every finished step\n"
             "was in the file, so the second worker continued the order: it ran the workflow code again from the top,\n"
             "used the recorded results instead of running those steps, and ran the remaining steps.\n"
             "An interrupted step runs again, so steps should be safe to repeat; a recorded step never runs again."
         )
-        self._console.print(f"The order and its history are in {self._path}" if keep else "The file is removed.")
+        self.console.print(
+            f"The order and its history are in {self._path}" if keep else "The file is removed at the end."
+        )
 
 
 def listed(steps: set[str]) -> str:

@@ -31,7 +31,7 @@ class Shipped(TypedDict):
     approved_by: str
 
 
-def order_app(url: str, report: Report) -> tuple[Holdfast, Workflow[Order, Shipped]]:
+def order_app(url: str | None, report: Report) -> tuple[Holdfast, Workflow[Order, Shipped]]:
     """An app with the order workflow, on the database at ``url``."""
     # A short lease, so that the takeover from a killed worker is quick. The default is 30 seconds.
     app = Holdfast(url, worker=WorkerConfig(lease=LEASE_SECONDS, poll="200 ms"))

@@ -76,7 +76,7 @@ def _add_order(app: Holdfast) -> None:
 
     @app.workflow(events={"approval": Approval})
     async def order(ctx: Context, order: Order) -> dict[str, Any]:
-        """Charge, pack and ship an order. Kill the worker while it packs: another one goes on."""
+        """Charge, pack and ship an order. Kill the worker while it packs: another one continues."""
         ctx.set_search(item=order.item, total=order.total)
         ctx.log.info("order received", data={"id": order.id})
         await price(order)

@@ -52,7 +52,7 @@ queues.callback()(_list)
 @queues.command()
 @remote_command
 def pause(remote: Remote, queue: QueueName, reason: Reason = None) -> None:
-    """Let no worker claim from a queue. Runs and nodes that workers execute go on until they suspend or end.
+    """Let no worker claim from a queue. Runs and nodes that workers execute continue until they suspend or end.
 
     \b
     Examples:
@@ -166,6 +166,12 @@ def set_limit(
         str | None, typer.Option("--rate", metavar="N/DURATION", help="How many may start: '10/1 second', 600/1m.")
     ] = None,
     burst: Annotated[int | None, typer.Option("--burst", metavar="N", min=1, help="How many of them at once.")] = None,
+    no_concurrency: Annotated[bool, typer.Option("--no-concurrency", help="Remove the maximum in progress.")] = False,
+    no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the rate.")] = False,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="KEY=N", help="Replace the weights of fair keys; repeatable."),
+    ] = None,
     reason: Reason = None,
 ) -> None:
     """Change values of a limit, for all workers and without a deploy. Values that are not given stay as they are.
@@ -174,19 +180,24 @@ def set_limit(
     Examples:
       holdfast limits set bank --concurrency 10 --reason 'the bank has doubled our quota'
       holdfast limits set bank --rate '10/1 second' --burst 20
+      holdfast limits set bank --no-rate
+      holdfast limits set tenants --weight acme=2 --weight other=0.5
     """
     from holdfast.cli.output import console, show_table, table
 
-    values: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-    if rate is not None:
-        values["rate"] = _rate(rate, burst)
+    values: dict[str, Any] = {}
+    if concurrency is not None or no_concurrency:
+        values["concurrency"] = _one_of("concurrency", concurrency, removed=no_concurrency)
+    if rate is not None or no_rate:
+        given = None if rate is None else _rate(rate, burst)
+        values["rate"] = _one_of("rate", given, removed=no_rate)
     elif burst is not None:
         raise typer.BadParameter("--burst needs --rate")
+    if weight:
+        values["weights"] = dict(map(_weight, weight))
     if not values:
-        raise typer.BadParameter("give --concurrency or --rate")
-    body = _body(reason, **values)
-    if body is None:
-        raise CommandFailedError("there is nothing to change")
+        raise typer.BadParameter("give --concurrency, --rate, --weight, --no-concurrency or --no-rate")
+    body = json.dumps(values if reason is None else values | {"reason": reason})
     changed = remote.put("_limits", limit, expect="name", body=body)
     show_table(console(), table(["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "CHANGED"], [_row(changed)]))
 
@@ -197,6 +208,22 @@ def _rate(text: str, burst: int | None) -> dict[str, Any]:
         raise typer.BadParameter(f"{text!r} is not of the form N/DURATION, such as '10/1 second'")
     rate: dict[str, Any] = {"count": int(count), "per": per.strip()}
     return rate if burst is None else rate | {"burst": burst}
+
+
+def _one_of(option: str, value: Any, *, removed: bool) -> Any:
+    if removed and value is not None:
+        raise typer.BadParameter(f"--{option} and --no-{option} exclude each other")
+    return value
+
+
+def _weight(text: str) -> tuple[str, float]:
+    key, equals, weight = text.rpartition("=")
+    try:
+        if equals:
+            return key, float(weight)
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{text!r} is not of the form KEY=N, such as acme=2")
 
 
 def _body(reason: str | None, **values: Any) -> str | None:

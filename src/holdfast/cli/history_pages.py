@@ -32,6 +32,8 @@ class RunHistory:
 
     run_number: int
     from_start: bool
+    origin: Fields
+    """The request that created the run, if the run continues from the history of another one."""
     items: dict[str, list[Fields]] = field(default_factory=lambda: {name: [] for name in LISTS})
     cursors: dict[str, str] = field(default_factory=dict)
 
@@ -43,7 +45,8 @@ class RunHistory:
 def read(remote: Remote, request: HistoryRequest, lists: tuple[str, ...] = LISTS) -> RunHistory:
     """Read a history. Only the lists named in ``lists`` are read to their end."""
     page = _page(remote, request, dict(request.cursors), request.page_size or _MAX_PAGE_SIZE, None)
-    history = RunHistory(page.number("runNumber") or 0, from_start=not any(request.cursors.values()))
+    from_start = not any(request.cursors.values())
+    history = RunHistory(page.number("runNumber") or 0, from_start, page.fields("origin"))
     unfinished = _add_page(page, history, lists)
     while unfinished and not request.one_page:
         page = _page(remote, request, history.cursors, _MAX_PAGE_SIZE, history.run_number)

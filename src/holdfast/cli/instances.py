@@ -81,61 +81,68 @@ def about() -> None:
     """
 
 
+OfWorkflow = Annotated[
+    str | None,
+    typer.Option(
+        "--workflow",
+        "-w",
+        metavar="WF",
+        callback=check_name,
+        help="Only instances of this workflow. Default: of all.",
+    ),
+]
+OfStatus = Annotated[
+    Status | None,
+    typer.Option("--status", metavar="STATUS", help=f"Only instances with this status: {', '.join(Status)}."),
+]
+WithAttributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search",
+        metavar="KEY=VALUE",
+        help="Only instances with this search attribute; total=>=100 compares, a number in double quotes is text. "
+        "Repeat the option for several attributes.",
+    ),
+]
+EndedBy = Annotated[str | None, typer.Option("--error", metavar="NAME", help="Only instances that this error ended.")]
+IdPrefix = Annotated[str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only instances whose id begins so.")]
+Since = Annotated[
+    float | None,
+    typer.Option(
+        "--since",
+        metavar="DURATION",
+        parser=read_seconds,
+        help="Only instances that were created, or with --error or the status of an ended run ended, within this time.",
+    ),
+]
+OfVersion = Annotated[
+    str | None, typer.Option("--version", metavar="VERSION", help="Only instances that this release started.")
+]
+OfQueue = Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Only instances of this queue.")]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", metavar="CURSOR", help="Start after this cursor, as printed below a page.")
+]
+Wide = Annotated[
+    bool,
+    typer.Option("--wide", help="The same columns for every list, without empty fields, for programs such as awk."),
+]
+
+
 @instances.command(name="list")
 @remote_command
 def list_instances(
     remote: Remote,
-    workflow: Annotated[
-        str | None,
-        typer.Option(
-            "--workflow",
-            "-w",
-            metavar="WF",
-            callback=check_name,
-            help="Only instances of this workflow. Default: of all.",
-        ),
-    ] = None,
-    status: Annotated[
-        Status | None,
-        typer.Option("--status", metavar="STATUS", help=f"Only instances with this status: {', '.join(Status)}."),
-    ] = None,
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--search",
-            metavar="KEY=VALUE",
-            help="Only instances with this search attribute; total=>=100 compares, a number in double quotes is text. "
-            "Repeat the option for several attributes.",
-        ),
-    ] = None,
-    error: Annotated[
-        str | None, typer.Option("--error", metavar="NAME", help="Only instances that this error ended.")
-    ] = None,
-    id_prefix: Annotated[
-        str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only instances whose id begins so.")
-    ] = None,
-    since: Annotated[
-        float | None,
-        typer.Option(
-            "--since",
-            metavar="DURATION",
-            parser=read_seconds,
-            help="Only instances that were created, or with --error or the status of an ended run ended, within this "
-            "time.",
-        ),
-    ] = None,
-    version: Annotated[
-        str | None, typer.Option("--version", metavar="VERSION", help="Only instances that this release started.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Only instances of this queue.")] = None,
+    workflow: OfWorkflow = None,
+    status: OfStatus = None,
+    search: WithAttributes = None,
+    error: EndedBy = None,
+    id_prefix: IdPrefix = None,
+    since: Since = None,
+    version: OfVersion = None,
+    queue: OfQueue = None,
     page_size: PageSize = None,
-    cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="CURSOR", help="Start after this cursor, as printed below a page.")
-    ] = None,
-    wide: Annotated[
-        bool,
-        typer.Option("--wide", help="The same columns for every list, without empty fields, for programs such as awk."),
-    ] = False,
+    cursor: Cursor = None,
+    wide: Wide = False,
 ) -> None:
     """List instances of a workflow, or of all workflows, newest first, 25 to a page.
 

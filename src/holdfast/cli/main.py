@@ -6,7 +6,6 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 143 ended by a
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +23,11 @@ from holdfast.cli.observe import add_observe_commands
 from holdfast.cli.options import read_event, read_json, remote_command
 from holdfast.cli.repair_commands import add_repair_commands
 from holdfast.cli.schedules import schedules
-from holdfast.cli.serve import Format, dev, serve
+from holdfast.cli.serve import Format, LogLevel, Target, dev, serve
 from holdfast.cli.streams import add_stream_command
 from holdfast.cli.versions import versions
 from holdfast.cli.view_commands import add_view_commands
+from holdfast.cli.worker_commands import workers
 from holdfast.cli.workflows import workflows
 
 AppDir = Annotated[
@@ -52,6 +52,7 @@ cli.add_typer(instances, name="instances")
 cli.add_typer(schedules, name="schedules")
 cli.add_typer(queues, name="queues")
 cli.add_typer(limits, name="limits")
+cli.add_typer(workers, name="workers")
 add_maintenance_commands(cli)
 add_code_commands(cli)
 cli.command()(mcp)
@@ -140,53 +141,51 @@ def demo(
         raise typer.Exit(1)
 
 
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+Processes = Annotated[
+    int,
+    typer.Option("--processes", metavar="N", min=1, help="Number of worker processes; several are supervised."),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option("--concurrency", metavar="M", min=1, help="Maximum number of runs that each process owns."),
+]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option("--queue", metavar="Q", help="Claim only from this queue; repeat it. Shares: bulk=20,default=80."),
+]
+Drain = Annotated[
+    str | None,
+    typer.Option("--drain", metavar="DURATION", help="Time for steps in flight to end: 45, '90 s', '5 min'."),
+]
+Level = Annotated[
+    LogLevel | None,
+    typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=1,
+        max=65000,
+        help="Serve /metrics, /healthz and /readyz on this port; several processes use the ports from N on.",
+    ),
+]
+MetricsHost = Annotated[str, typer.Option("--metrics-host", metavar="HOST", help="The address of the metrics port.")]
 
 
 @cli.command()
 def worker(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="The app, as for an import: shop:app, jobs.main:app.")
-    ],
-    processes: Annotated[
-        int,
-        typer.Option("--processes", metavar="N", min=1, help="Number of worker processes; several are supervised."),
-    ] = 1,
-    concurrency: Annotated[
-        int | None,
-        typer.Option("--concurrency", metavar="M", min=1, help="Maximum number of runs that each process owns."),
-    ] = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", metavar="Q", help="Claim only from this queue; repeat it. Shares: bulk=20,default=80."),
-    ] = None,
-    drain: Annotated[
-        str | None,
-        typer.Option("--drain", metavar="DURATION", help="Time for steps in flight to end: 45, '90 s', '5 min'."),
-    ] = None,
+    target: Target,
+    processes: Processes = 1,
+    concurrency: Concurrency = None,
+    queue: Queues = None,
+    drain: Drain = None,
     app_dir: AppDir = Path(),
-    log_level: Annotated[
-        LogLevel | None,
-        typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
-    ] = None,
+    log_level: Level = None,
     log_format: Format = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="N",
-            min=1,
-            max=65000,
-            help="Serve /metrics, /healthz and /readyz on this port; several processes use the ports from N on.",
-        ),
-    ] = None,
-    metrics_host: Annotated[
-        str, typer.Option("--metrics-host", metavar="HOST", help="The address of the metrics port.")
-    ] = "127.0.0.1",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     metrics_ports: Annotated[int, typer.Option("--metrics-ports", hidden=True)] = 1,
     supervisor_fd: Annotated[int | None, typer.Option("--supervisor-fd", hidden=True)] = None,
 ) -> None:

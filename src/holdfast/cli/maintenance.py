@@ -95,7 +95,7 @@ def export(
 ) -> None:
     """Write all runs of a database to a file: open and finished ones, with history, timers, mailboxes and outbox.
 
-    Stop all workers first. While the command runs, nobody can write to the database or open it. If the command is
+    Stop all workers first. While the command runs, no process can write to the database or open it. If the command is
     interrupted, the database stays closed: repeat the command to continue where it stopped, or use --abort.
 
     \b
@@ -117,8 +117,8 @@ def import_(
 ) -> None:
     """Read all runs of a file into an empty database. Open runs continue when a worker starts.
 
-    Until the command has ended, nobody can open the database. If the command is interrupted, repeat it: it continues
-    where it stopped. At the end counts and digests of the rows are compared.
+    Until the command has ended, no process can open the database. If the command is interrupted, repeat it: it
+    continues where it stopped. At the end counts and digests of the rows are compared.
 
     \b
     Examples:
@@ -145,9 +145,10 @@ def move(
 ) -> None:
     """Move all runs to another database, in either direction between SQLite and PostgreSQL.
 
-    Stop all workers and clients first. The source is closed: nobody can write to it or open it, also afterwards. Open
-    runs, timers, mailboxes, schedules and the outbox continue in the target when a worker starts there. If the command
-    is interrupted, repeat it: it continues where it stopped. At the end counts and digests of the rows are compared.
+    Stop all workers and clients first. The source is closed: no process can write to it or open it, also afterwards.
+    Open runs, timers, mailboxes, schedules and the outbox continue in the target when a worker starts there. If the
+    command is interrupted, repeat it: it continues where it stopped. At the end counts and digests of the rows are
+    compared.
 
     \b
     Examples:
@@ -174,7 +175,7 @@ def doctor(
     ] = Path(),
     schema: Schema = None,
 ) -> None:
-    """Check a database: settings that lose data, rights, disk, bloat, and runs that nobody executes.
+    """Check a database: settings that lose data, rights, disk, bloat, and runs that no worker executes.
 
     Each finding has a severity and the command that fixes it. The command changes nothing.
 

@@ -1,4 +1,4 @@
-"""``holdfast workers``, ``stats``, ``top`` and ``audit``: the state of the whole system. Uses HTTP only."""
+"""``holdfast stats``, ``top`` and ``audit``: the state of the whole system. Uses HTTP only."""
 
 from __future__ import annotations
 
@@ -24,28 +24,9 @@ _ENDED = ("complete", "errored", "cancelled", "terminated")
 
 
 def add_observe_commands(cli: typer.Typer) -> None:
-    cli.command()(remote_command(workers))
     cli.command()(remote_command(stats))
     cli.command()(remote_command(top))
     cli.command()(remote_command(audit))
-
-
-def workers(
-    remote: Remote,
-    wide: Annotated[bool, typer.Option("--wide", help="Also show host, process and times.")] = False,
-) -> None:
-    """List the workers, the oldest first, including those that died within the last day.
-
-    \b
-    Examples:
-      holdfast workers
-      holdfast workers --wide
-      holdfast workers | awk '$2 == "dead" {print $1}'      ids of dead workers
-    """
-    from holdfast.cli.output import console, show_table
-
-    found = remote.get("_workers", expect="workers").list("workers")
-    show_table(console(), _workers(found, wide=wide)) if found else console().print("There are no workers.")
 
 
 def stats(remote: Remote) -> None:
@@ -103,7 +84,7 @@ def audit(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Number of records.")] = 25,
 ) -> None:
-    """List who did what to which instance, and why: the newest records first.
+    """List audit records, the newest first: action, instance, actor, reason and outcome.
 
     \b
     Examples:
@@ -202,20 +183,21 @@ def queue_table(found: list[Fields]) -> Table:
     return table(["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST", "STATE"], rows)
 
 
-def _workers(found: list[Fields], *, wide: bool) -> Table:
+def worker_table(found: list[Fields], *, wide: bool) -> Table:
     from holdfast.cli.output import coloured, line, table, timestamp
 
     rows = []
     for worker in found:
         state = coloured("ok") if worker.true("alive") else coloured("error")
-        state.plain = "alive" if worker.true("alive") else "dead"
+        state.plain = ("draining" if worker.true("draining") else "alive") if worker.true("alive") else "dead"
         row = [line(worker.text("id")), state, line(",".join(worker.texts("queues")) or "-")]
-        row += [line(str(worker.number("concurrency") or 0)), line(worker.text("version") or "-")]
+        row += [line(str(worker.number(name) or 0)) for name in ("held", "concurrency")]
+        row.append(line(worker.text("version") or "-"))
         if wide:
             times = [timestamp(worker.time(name)).replace(" ", "T") for name in ("startedAt", "seenAt")]
             row += [line(text) for text in (worker.text("host"), str(worker.number("pid")), *times)]
         rows.append(row)
-    columns = ["WORKER", "STATE", "QUEUES", "CONCURRENCY", "VERSION"]
+    columns = ["WORKER", "STATE", "QUEUES", "HELD", "CONCURRENCY", "VERSION"]
     return table([*columns, *(["HOST", "PID", "STARTED_UTC", "SEEN_UTC"] if wide else [])], rows)
 
 
@@ -232,7 +214,7 @@ def _overview(remote: Remote) -> RenderableType:
     if queues:
         parts += [Text("\nQueues", style="bold"), queue_table(queues)]
     if workers:
-        parts += [Text("\nWorkers", style="bold"), _workers(workers, wide=False)]
+        parts += [Text("\nWorkers", style="bold"), worker_table(workers, wide=False)]
     return Group(*parts)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from holdfast.core.durations import describe
 from holdfast.core.model import Status
 from holdfast.ports import Runtime
-from holdfast.store.protocol import PrunePosition, PruneRequest, Store
+from holdfast.store.protocol import PrunePosition, PruneRuns, Store
 from holdfast.store_url import check_url, make_store
 
 _LIMIT = 100
@@ -56,8 +56,8 @@ async def _prune(options: PruneOptions, say: Callable[[str], None]) -> None:
 async def _prune_status(store: Store, options: PruneOptions, status: Status) -> int:
     deleted, position = 0, PrunePosition()
     while True:
-        pruned = await store.prune(
-            PruneRequest(
+        pruned = await store.maintain(
+            PruneRuns(
                 options.workflow, status, options.older_than_ms, after=position, limit=_LIMIT, dry_run=options.dry_run
             )
         )
@@ -71,7 +71,7 @@ async def _compact(store: Store) -> int:
     """Return free pages until none is left; returns their number."""
     first: int | None = None
     while True:
-        pruned = await store.prune(PruneRequest("", Status.COMPLETE, 0, limit=0, compact=True))
+        pruned = await store.maintain(PruneRuns("", Status.COMPLETE, 0, limit=0, compact=True))
         if first is None:
             first = pruned.free_pages
         if not pruned.free_pages:

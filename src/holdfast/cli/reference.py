@@ -27,6 +27,8 @@ CURLS = {
     "workflows list": "curl $B",
     "workflows mermaid -w etl": "curl $B/etl/mermaid",
     "workers": "curl $B/_workers",
+    "workers drain w-1": "curl -X POST $B/_workers/w-1/drain",
+    "workers resume w-1": "curl -X POST $B/_workers/w-1/resume",
     "queues": "curl $B/_queues",
     "queues pause bulk": "curl -X POST $B/_queues/bulk/pause",
     "queues resume bulk": "curl -X POST $B/_queues/bulk/resume",
@@ -34,6 +36,21 @@ CURLS = {
     "queues move bulk --to slow": 'curl --json \'{"to": "slow"}\' $B/_queues/bulk/move',
     "limits list": "curl $B/_limits",
     "limits set bank --concurrency 10": "curl -X PUT --json '{\"concurrency\": 10}' $B/_limits/bank",
+    "schedules list": "curl $B/_schedules",
+    "schedules get nightly": "curl $B/_schedules/nightly",
+    "schedules create nightly -w report --cron '0 3 * * *'": (
+        'curl --json \'{"name": "nightly", "workflow": "report", "cron": ["0 3 * * *"]}\' $B/_schedules'
+    ),
+    "schedules update nightly --overlap skip": ('curl -X PATCH --json \'{"overlap": "skip"}\' $B/_schedules/nightly'),
+    "schedules pause nightly": "curl -X POST $B/_schedules/nightly/pause",
+    "schedules resume nightly": "curl -X POST $B/_schedules/nightly/resume",
+    "schedules trigger nightly": "curl -X POST $B/_schedules/nightly/trigger",
+    "schedules backfill nightly --from 2026-01-01T00:00:00Z --to 2026-01-08T00:00:00Z": (
+        'curl --json \'{"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z"}\' '
+        "$B/_schedules/nightly/backfill"
+    ),
+    "schedules preview nightly -n 3": "curl '$B/_schedules/nightly/preview?count=3'",
+    "schedules delete nightly": "curl -X DELETE $B/_schedules/nightly",
     "versions": "curl $B/_versions",
     "audit": "curl $B/_audit",
     "audit fulfil/o-1": "curl $B/fulfil/instances/o-1/audit",
@@ -73,6 +90,7 @@ CURLS = {
     "instances outbox parcels/p-1": "curl $B/parcels/instances/p-1/outbox",
     "instances stack fulfil/o-1": "curl $B/fulfil/instances/o-1/stack",
     "instances export fulfil/o-1": "curl $B/fulfil/instances/o-1/export",
+    "diff fulfil/o-1 fulfil/o-2": "curl $B/fulfil/instances/o-1/export; curl $B/fulfil/instances/o-2/export",
     "instances diff fulfil/o-1 fulfil/o-2": "curl $B/fulfil/instances/o-1/export",
     "instances redeliver parcels/p-1": "curl -X POST $B/parcels/instances/p-1/outbox/redeliver",
 }

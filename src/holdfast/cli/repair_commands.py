@@ -23,7 +23,7 @@ def add_repair_commands(instances: typer.Typer) -> None:
 
 
 def retry(remote: Remote, selection: Selection, reason: Reason = None) -> None:
-    """Let errored instances go on from their history: what failed is tried again.
+    """Let errored instances continue from their history: what failed is tried again.
 
     Recorded results stay. Give instances by name, or select them with a filter.
 
@@ -37,7 +37,7 @@ def retry(remote: Remote, selection: Selection, reason: Reason = None) -> None:
         run_bulk(remote, selection, "retry", reason)
     for workflow, ids in selection.named.items():
         body = json_object(reason=None if reason is None else json.dumps(reason))
-        manage(remote, workflow, ids, "retry", "goes on", body=body, repeatable=False)
+        manage(remote, workflow, ids, "retry", "continues", body=body, repeatable=False)
 
 
 def delete(remote: Remote, selection: Selection, reason: Reason = None) -> None:

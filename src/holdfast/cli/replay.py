@@ -23,7 +23,7 @@ from holdfast.errors import InstanceNotFoundError
 from holdfast.kernel.requests import Requests
 from holdfast.open_app import payload_store
 from holdfast.ports import milliseconds
-from holdfast.store.protocol import PageQuery, RunByName
+from holdfast.store.protocol import LogsQuery, RunByName, SnapshotQuery
 from holdfast.store_url import check_url, make_store
 
 _HELP = "n next, p previous, NUMBER position, q quit"
@@ -78,11 +78,11 @@ async def _from_database(app: Holdfast, command: ReplayCommand) -> StoredRun:
     store = payload_store(app, make_store(url, schema, app.runtime))
     await store.open(migrate=False)
     try:
-        found = await store.runs(RunByName(workflow, instance_id, command.run_number))
+        found = await store.read(RunByName(workflow, instance_id, command.run_number))
         if not found:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} of workflow {workflow!r}")
         [row] = found
-        return StoredRun(row, await store.load(row.run), [*await store.logs(PageQuery(row.run))])
+        return StoredRun(row, await store.read(SnapshotQuery(row.run)), [*await store.read(LogsQuery(row.run))])
     finally:
         await store.close()
 
@@ -94,7 +94,7 @@ def _show(command: ReplayCommand, replayer: Replayer, stored: StoredRun) -> int:
     view = replayer.view(stored, command.until, all=command.all_frames)
     while True:
         _print(replayer, stored, view)
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if not _on_terminal():
             break
         position = _next_position(view)
         if position is None:
@@ -106,8 +106,12 @@ def _show(command: ReplayCommand, replayer: Replayer, stored: StoredRun) -> int:
     return 1 if differences else 0
 
 
+def _on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _next_position(view: ReplayView) -> int | None:
-    """The position that the user asks for; None to quit."""
+    """The position that the user enters; None to quit."""
     while True:
         try:
             answer = input(f"({view.position} of {view.total}; {_HELP}) ").strip()

@@ -187,7 +187,7 @@ def update(
 @schedules.command()
 @remote_command
 def pause(remote: Remote, name: Name, note: Note = None) -> None:
-    """Take up no more ticks. Runs that were started go on.
+    """Take up no more ticks. Runs that were started continue.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import typer
 from holdfast.cli.options import read_seconds
 from holdfast.cli.remote import CommandFailedError, Remote
 from holdfast.cli.response_fields import TERMINAL, Fields
+from holdfast.core.condition_text import parse_condition
 
 _POLL_SECONDS = 0.2
 _ENDED = (*TERMINAL,)
@@ -55,7 +57,9 @@ _OPTIONS: dict[str, Any] = {
     "search": Annotated[
         list[str] | None,
         typer.Option(
-            "--search", metavar="KEY=VALUE", help="All instances with this search attribute, compared as text."
+            "--search",
+            metavar="KEY=VALUE",
+            help="All instances with this search attribute; total=>=100 compares, a number in double quotes is text.",
         ),
     ],
     "id_prefix": _text("id-prefix", "TEXT", "All instances whose id begins so."),
@@ -149,7 +153,7 @@ def _conditions(own: dict[str, Any]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint="'--search'")
-        search[key] = value
+        search[key] = parse_condition(value)
     return conditions | ({"search": search} if search else {})
 
 
@@ -167,14 +171,25 @@ def run_bulk(
     started = remote.post("_bulk", expect="id", body=json.dumps(body), repeatable=False)
     job = remote.get("_bulk", started.text("id"), expect="status")
     while job.text("status") == "running":
+        _show_progress(action, job)
         time.sleep(_POLL_SECONDS)
         job = remote.get("_bulk", started.text("id"), expect="status")
+    _show_progress(action, None)
     counts = ", ".join(f"{job.number(name) or 0} {name}" for name in ("done", "failed", "skipped"))
     typer.echo(f"{action}: {counts} of {job.number('total') or 0} instances.")
     for error in job.list("errors"):
         typer.echo(f"{error.text('pid')}: {error.text('message')}", err=True)
     if job.number("failed"):
         raise CommandFailedError(f"{action} failed on {job.number('failed')} instances")
+
+
+def _show_progress(action: str, job: Fields | None) -> None:
+    """Show the progress in one line of a terminal; None: delete the line."""
+    if sys.stderr.isatty():
+        visited = 0 if job is None else sum(job.number(name) or 0 for name in ("done", "failed", "skipped"))
+        text = "" if job is None else f"{action}: {visited} of {job.number('total') or 0} instances"
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
 
 
 def _show_sample(counted: Fields, action: str) -> None:

@@ -1,6 +1,6 @@
 """``holdfast instances stream``: the items of a stream, as they are written.
 
-The command remembers the offset of the last item, so that after an outage of the server it continues behind it.
+The command remembers the offset of the last item, so that after an outage of the server it continues after it.
 """
 
 from __future__ import annotations

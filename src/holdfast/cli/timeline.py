@@ -18,6 +18,7 @@ from holdfast.cli.terminal_text import one_line
 
 _FUTURE = datetime.max.replace(tzinfo=UTC)
 _FIRST, _LAST = -1, 1_000_000
+_ORIGINS = {"retry": "retried", "fork": "forked", "resolve": "continues with a step that was resolved"}
 _MILLISECOND = timedelta(milliseconds=1)
 _WITH_DURATION = ("do", "sleep", "waitForEvent", "child", "ask")
 """Types of steps that have a start and an end. Steps of other types are operations, which take no time."""
@@ -37,7 +38,13 @@ class TimelineEntry:
 
 
 def timeline(
-    steps: list[Fields], events: list[Fields], logs: list[Fields], run: Fields | None, *, full: bool = False
+    steps: list[Fields],
+    events: list[Fields],
+    logs: list[Fields],
+    run: Fields | None,
+    *,
+    origin: Fields | None = None,
+    full: bool = False,
 ) -> list[TimelineEntry]:
     """All entries in chronological order.
 
@@ -45,6 +52,8 @@ def timeline(
     errors have their tracebacks.
     """
     entries = [*_event_entries(events), *_log_entries(logs, steps)]
+    if origin:
+        entries.append(TimelineEntry(origin.time("at"), (_FIRST - 1, 0), Text(origin_text(origin), "bold")))
     for number, step in enumerate(steps):
         entries += _with_traceback(_step_entries(number, step), step, full)
     if run is not None:
@@ -70,6 +79,16 @@ def _run_entries(run: Fields) -> Iterator[TimelineEntry]:
         text = f"the run ended: {status}" + (f": {error}" if error else "")
         style = "bold green" if succeeded else "bold red"
         yield TimelineEntry(meta.time("completedAt"), (_LAST + 1, 0), Text(text, style))
+
+
+def origin_text(origin: Fields) -> str:
+    """The request from which a run comes: ``retried by ann after run 0: the bank is open``."""
+    verb = _ORIGINS.get(origin.text("action"), origin.text("action"))
+    number, pid = origin.number("runNumber") or 0, one_line(origin.text("pid"))
+    source = f" from {pid}, run {number}" if origin.text("action") == "fork" else f" after run {number}"
+    actor = f" by {one_line(origin.text('actor'))}" if origin.text("actor") else ""
+    reason = f": {one_line(origin.text('reason'))}" if origin.text("reason") else ""
+    return f"{verb}{actor}{source}{reason}"
 
 
 def _event_entries(events: Iterable[Fields]) -> Iterator[TimelineEntry]:

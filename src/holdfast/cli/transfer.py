@@ -1,6 +1,6 @@
 """``holdfast export``, ``import`` and ``move``: carry all runs of a database to a file or to another database.
 
-The source is fenced first: nobody writes to it any more, and nobody can open it. A transfer that was interrupted is
+The source is fenced first: no process writes to it any more, and none can open it. A transfer that was interrupted is
 resumed by the same command: the target has the position of the last batch in the transaction of that batch, and a file
 has its last complete line. At the end the rows of both sides are counted and compared by a digest.
 """
@@ -18,7 +18,7 @@ from holdfast.cli.errors import TransferError
 from holdfast.core.model import Status
 from holdfast.errors import StoreReadOnlyError
 from holdfast.ports import Runtime
-from holdfast.store.protocol import PruneRequest
+from holdfast.store.protocol import PruneRuns
 from holdfast.store.protocol.transfer import (
     TABLES,
     Checksum,
@@ -182,7 +182,7 @@ async def _settle(address: Address, runtime: Runtime) -> None:
     await store.open(migrate=False)
     try:
         await store.reap(_NEVER_PARK)
-        while (await store.prune(PruneRequest("", Status.COMPLETE, 0, limit=1))).next is not None:
+        while (await store.maintain(PruneRuns("", Status.COMPLETE, 0, limit=1))).next is not None:
             pass
     finally:
         await store.close()

@@ -30,4 +30,4 @@ def versions(remote: Remote) -> None:
         ]
         for item in found
     ]
-    show_table(console(), table(["VERSION", "OPEN RUNS", "WORKER ALIVE"], rows))
+    show_table(console(), table(["VERSION", "OPEN_RUNS", "WORKER_ALIVE"], rows))

@@ -30,7 +30,7 @@ from holdfast.cli.output import (
 from holdfast.cli.remote import print_note
 from holdfast.cli.response_fields import TERMINAL, Fields, without_replayed
 from holdfast.cli.terminal_text import one_line
-from holdfast.cli.timeline import timeline
+from holdfast.cli.timeline import origin_text, timeline
 
 _MAX_LISTED_RUNS = 10
 """Maximum number of runs named on one line."""
@@ -129,6 +129,8 @@ def _properties(meta: Fields, details: Fields) -> Iterator[tuple[str, Text]]:
     if "currentStep" in meta:
         yield "step", _step(meta.fields("currentStep"))
     yield "run", line(str(meta.number("runNumber") or 0))
+    if "origin" in meta:
+        yield "origin", line(origin_text(meta.fields("origin")))
     yield from _relations_and_attributes(meta)
     for field, name in (("kind", "kind"), ("workflowVersion", "version"), ("nativeStatus", "native status")):
         if meta.any(field) not in (None, "workflow"):
@@ -184,7 +186,8 @@ def show_history(history: RunHistory, instance: Fields, *, newest_first: bool, f
     steps, events, logs = history.items["steps"], history.items["events"], without_replayed(history.items["logs"])
     if newest_first:
         steps = steps[::-1]
-    entries = timeline(steps, events, logs, run, full=full)
+    origin = history.origin if history.from_start else None
+    entries = timeline(steps, events, logs, run, origin=origin, full=full)
     for entry in reversed(entries) if newest_first else entries:
         out.print(Text(f"{timestamp(entry.at):<23}  ").append_text(entry.text), soft_wrap=True)
     if not entries:

@@ -28,7 +28,7 @@ class AuditReader:
         self, target: str | None = None, *, cursor: str | None = None, limit: int | None = None
     ) -> Page[AuditRecord]:
         size = self._limits.page_size if limit is None else limit
-        rows = await self._store.audit(AuditQuery(target, position(cursor, "a"), size + 1))
+        rows = await self._store.read(AuditQuery(target, position(cursor, "a"), size + 1))
         records = [
             AuditRecord(from_ms(row.at), row.actor, row.action, row.target, row.reason, row.outcome)
             for row in rows[:size]

@@ -60,7 +60,7 @@ class BulkResult:
     failed: int = 0
     """Instances on which the action raised an error that is not about their state."""
     skipped: int = 0
-    """Instances whose state does not allow the action, or that are gone."""
+    """Instances whose state does not allow the action, or that were deleted."""
     errors: tuple[BulkError, ...] = ()
     """At most a hundred of the failures."""
 
@@ -83,13 +83,13 @@ class Visits:
         """The newest matching instance; 0 if there is none."""
         if self._filter is None:
             return 0
-        rows = await self._store.runs(current_runs(self._filter, None, 1))
+        rows = await self._store.read(current_runs(self._filter, None, 1))
         return rows[0].instance if rows else 0
 
     async def batches(self, after: int, upto: int, size: int = _BATCH) -> AsyncIterator[list[RunRecord]]:
         """Batches of the current runs of the instances after one instance, up to another one."""
         while self._filter is not None and after < upto:
-            rows = await self._store.runs(current_runs(self._filter, after, size, ascending=True))
+            rows = await self._store.read(current_runs(self._filter, after, size, ascending=True))
             batch = [row for row in rows if row.instance <= upto]
             if not batch:
                 return

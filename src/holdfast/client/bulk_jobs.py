@@ -1,4 +1,4 @@
-"""Bulk actions in the background, stored so that they go on after a restart of the process."""
+"""Bulk actions in the background, stored so that they continue after a restart of the process."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class BulkJobs:
                 self._local.run_in_background(self._run(row))
 
     def stop(self) -> None:
-        """Stop working after the current batches; another process, or the next start, goes on."""
+        """Stop working after the current batches; another process, or the next start, continues."""
         self._stopped = True
 
     async def _run(self, row: BulkJobRow) -> None:
@@ -114,7 +114,7 @@ class BulkJobs:
         try:
             await self._work(row, content)
         except HoldfastError:
-            _log.exception("bulk job %s was interrupted; it goes on when a server takes it up again", row.id)
+            _log.exception("bulk job %s was interrupted; it continues when a server takes it up again", row.id)
         finally:
             current_actor.reset(token)
             self._running.discard(row.id)
@@ -140,7 +140,7 @@ class BulkJobs:
         position. Their audit records say so."""
         done = set()
         for one in batch if action in _CREATING else ():
-            records = await self._store.audit(AuditQuery(one.pid, None, _RECORDS))
+            records = await self._store.read(AuditQuery(one.pid, None, _RECORDS))
             mine = [record for record in records if record.action == action and record.at >= row.created_at]
             if any(record.outcome != REFUSED for record in mine):
                 done.add(one.pid)

@@ -46,7 +46,7 @@ from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Clock, milliseconds
-from holdfast.store.protocol import Finish, RunRecord, RunsById, Store
+from holdfast.store.protocol import Finish, RunRecord, RunsById, Store, VersionsQuery, WorkersQuery
 
 
 class Client:
@@ -78,8 +78,17 @@ class Client:
         self.units = UnitReader(store, registry, self.instances)
         self.repair = Repair(store, registry, hub, requests, clock, self.instances)
         self.audit = AuditReader(store, limits)
+        self.flow = Flow(store, registry, hub)
         self.starts = Starts(
-            store, hub, requests, self.instances, self._ends, self.local, telemetry, self.repair.revive
+            store,
+            hub,
+            requests,
+            self.instances,
+            self._ends,
+            self.local,
+            telemetry,
+            self.repair.revive,
+            self.flow.declare,
         )
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units, self.repair)
         self.events = EventSender(store, hub, requests, self.instances, self.local, telemetry)
@@ -90,7 +99,6 @@ class Client:
         self.schedules = Schedules(store, requests, milliseconds(clock), hub.schedules_changed, self._handle)
         self.stats = StatsReader(store, clock.monotonic)
         self.overview = Overview(store, self.stats)
-        self.flow = Flow(store, registry, hub)
         self.streams = StreamReads(store, hub, self.instances, limits)
 
     async def close(self) -> None:
@@ -114,7 +122,7 @@ class Client:
 
     async def check(self) -> None:
         """Check that the store answers a read; raises an error if it does not."""
-        await self._store.runs(RunsById([0]))
+        await self._store.read(RunsById([0]))
 
     async def start(self, workflow: Any, params: Any = None, **options: Any) -> Handle[Any]:
         """Start a run. ``options``: the start options, and ``connection``."""
@@ -125,22 +133,27 @@ class Client:
         """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all."""
         definition = self._requests.definition(workflow)
         created = await self.starts.start_many(definition.name, starts)
-        return [Handle(self, definition, run.instance_id) for run in created]
+        return [Handle(self, definition, run.instance_id, run=run.run) for run in created]
 
     def _handle(self, workflow: str, id: str) -> Handle[Any]:
         return Handle(self, self._registry.get(workflow), id)
 
     async def get(self, workflow: Any, id: str) -> Handle[Any]:
         definition = self._requests.definition(workflow)
-        await self.instances.find(definition.name, check_instance_id(id, self._limits))
-        return Handle(self, definition, id)
+        row = await self.instances.find(definition.name, check_instance_id(id, self._limits))
+        return Handle(self, definition, id, run=row.run)
 
-    async def wait_for_end(self, workflow: str, id: str, expected: ExpectedEnd | None) -> RunRecord | Finish:
-        """Wait until the instance's current run has ended."""
+    async def wait_for_end(
+        self, workflow: str, id: str, expected: ExpectedEnd | None, run: int | None = None
+    ) -> RunRecord | Finish:
+        """Wait until the instance's current run has ended. ``run``: the current run at an earlier time, if known."""
+        finish: Finish | None = None
         if expected is not None:
             finish = await self._ends.wait(expected)
-            if finish is not None:
-                return finish
+        elif run is not None:
+            finish = await self._ends.wait_for_run(run)
+        if finish is not None:
+            return finish
         while True:
             row = await self.instances.find(workflow, id)
             if row.status.terminal:
@@ -175,19 +188,24 @@ class Client:
                 seen_at=from_ms(row.seen_at),
                 alive=row.alive,
                 version=row.profile.version,
+                draining=row.draining,
+                held=row.held,
             )
-            for row in await self._store.workers()
+            for row in await self._store.read(WorkersQuery())
         ]
 
     async def queues(self) -> list[QueueInfo]:
         """The queues that have tasks or living workers, and the paused ones, by name."""
         return await self.stats.queues([*await self.workers()], await self.flow.paused_queues())
 
-    async def versions(self) -> list[VersionInfo]:
-        """Releases that have open runs or living workers, by name; runs and workers without a version come last."""
-        counts = {count.version: count.open_runs for count in await self._store.versions()}
+    async def versions(self, workflow: str | None = None) -> list[VersionInfo]:
+        """Releases that have open runs or living workers, by name; runs and workers without a version come last.
+
+        ``workflow``: count only its runs.
+        """
+        counts = {count.version: count.open_runs for count in await self._store.read(VersionsQuery(workflow))}
         workers: dict[str | None, list[str]] = {version: [] for version in counts}
-        for row in await self._store.workers():
+        for row in await self._store.read(WorkersQuery()):
             if row.alive:
                 workers.setdefault(row.profile.version, []).append(row.profile.id)
         names = sorted(workers, key=lambda version: (version is None, version or ""))

@@ -18,6 +18,7 @@ from holdfast.store.protocol import (
     CancelRun,
     MoveRun,
     PauseRun,
+    RecordAction,
     ResumeRun,
     Signal,
     Store,
@@ -40,6 +41,10 @@ class Control:
         self._instances = instances
         self._units = units
         self._repair = repair
+
+    async def note(self, workflow: str, id: str, action: str, reason: str | None) -> None:
+        """Audit a start by a person."""
+        await self._store.control(RecordAction(workflow, id), audit(action, reason))
 
     async def pause(self, workflow: str, id: str, reason: str | None = None) -> None:
         check_optional_text("reason", reason)

@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from holdfast.client.audit import audit
 from holdfast.client.instances import Instances, refuse_terminal, require_found
 from holdfast.client.local_worker import LocalWork
 from holdfast.client.records import seconds_of
 from holdfast.core import codec
+from holdfast.core.actor import current_actor
 from holdfast.core.durations import Duration
 from holdfast.core.records import InstanceStatus
 from holdfast.core.show import shown
@@ -17,7 +19,7 @@ from holdfast.errors import InstanceTerminalError, Rejected
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.telemetry import Telemetry, observe
-from holdfast.store.protocol import NewEvent, Reply, RunRecord, Sent, Signal, Store
+from holdfast.store.protocol import Audit, NewEvent, Reply, ReplyQuery, RunRecord, SendEvent, Sent, Signal, Store
 
 
 class EventSender:
@@ -48,13 +50,20 @@ class EventSender:
         *,
         event_id: str | None = None,
         connection: Any = None,
+        reason: str | None = None,
     ) -> InstanceStatus:
-        new = self._requests.new_event(workflow, id, type, payload, id=event_id)
-        return self._instances.status(await self._send(new, connection))
+        """Send an event. It has an audit record if an actor sends it, or if there is a ``reason``, even an empty one.
 
-    async def _send(self, event: NewEvent, connection: Any = None) -> RunRecord:
+        An event that the caller's own transaction writes has none.
+        """
+        new = self._requests.new_event(workflow, id, type, payload, id=event_id)
+        audited = connection is None and (reason is not None or current_actor.get() is not None)
+        record = audit("send_event", reason or f"event {type}") if audited else None
+        return self._instances.status(await self._send(new, connection, record))
+
+    async def _send(self, event: NewEvent, connection: Any = None, record: Audit | None = None) -> RunRecord:
         """Send an event; returns the run that it was sent to."""
-        write = self._write(event, connection)
+        write = self._write(event, connection, record)
         sent = await (write if self._telemetry is None else observe(self._telemetry.send_began(event), write))
         row = require_found(event.workflow, event.instance_id, sent.run)
         if not sent.accepted:
@@ -64,8 +73,14 @@ class EventSender:
             self._hub.signal(row.run, Signal.EVENTS)
         return row
 
-    async def _write(self, event: NewEvent, connection: Any) -> Sent:
-        """Write an event. A run that it wakes begins its turn in this process's worker, if a slot is free."""
+    async def _write(self, event: NewEvent, connection: Any, record: Audit | None) -> Sent:
+        """Write an event. A run that it wakes begins its turn in this process's worker, if a slot is free.
+
+        An event with an audit record is written with the record, and does not begin the turn.
+        """
+        if record is not None:
+            result = await self._store.control(SendEvent(event), record)
+            return Sent(None, accepted=False) if result.sent is None else replace(result.sent, run=result.run)
         worker = self._local.worker
         if worker is None or connection is not None:
             [sent] = await self._store.send([event], connection=connection)
@@ -93,7 +108,7 @@ class EventSender:
             replied = self._hub.wait_for_reply()
             try:
                 current = await self._instances.find(row.workflow, row.instance_id)
-                reply = await self._store.reply(row.run, key)
+                reply = await self._store.read(ReplyQuery(row.run, key))
                 if reply is not None:
                     return reply
                 if current.status.terminal:

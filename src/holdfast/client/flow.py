@@ -1,4 +1,4 @@
-"""Limits and queues as operators see and change them."""
+"""Limits, queues and workers as operators see and change them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from holdfast.core.durations import describe
 from holdfast.core.model import from_ms
 from holdfast.core.rate import Rate
 from holdfast.core.records import LimitInfo
-from holdfast.errors import LimitNotFoundError
+from holdfast.errors import LimitNotFoundError, WorkerNotFoundError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.flow import Limit, check_limit, check_queue, limit_values
 from holdfast.kernel.notify import Hub
 from holdfast.store.protocol import (
+    Audit,
     ChangeLimit,
+    DeclareLimits,
+    DrainWorker,
     LimitRecord,
     LimitValues,
     MoveQueue,
@@ -24,6 +27,7 @@ from holdfast.store.protocol import (
     ReadLimits,
     ReadQueues,
     Store,
+    WorkersQuery,
 )
 
 KEEP: Any = object()
@@ -41,12 +45,21 @@ class LimitChanges(TypedDict, total=False):
 
 
 class Flow:
-    """Reads and changes limits, pauses and moves queues."""
+    """Reads and changes limits, pauses and moves queues, drains workers."""
 
     def __init__(self, store: Store, registry: Registry, hub: Hub) -> None:
         self._store = store
         self._registry = registry
         self._hub = hub
+        self._declared = frozenset[str]()
+        """The limits that ``declare`` has stored."""
+
+    async def declare(self) -> None:
+        """Store the limits that the code declares: a start may be decided by them before a worker has stored them."""
+        declared = {name: limit.values() for name, limit in self._registry.limits.items()}
+        if declared.keys() - self._declared:
+            await self._store.limits(DeclareLimits(declared))
+            self._declared = frozenset(declared)
 
     async def limits(self) -> list[LimitInfo]:
         return [_info(record) for record in await self._store.limits(ReadLimits())]
@@ -78,6 +91,7 @@ class Flow:
         check_limit(kept)
         values = limit_values(kept.concurrency, kept.rate, fair=kept.fair, weights=kept.weights)
         [record] = await self._store.limits(ChangeLimit(name, values, audit("limit_change", reason)))
+        self._hub.limits_changed()
         return _info(record)
 
     # --- queues
@@ -94,6 +108,19 @@ class Flow:
         reply = await self._store.queues(move)
         self._hub.work()
         return reply.moved
+
+    # --- workers
+
+    async def drain_worker(self, id: str, *, reason: str | None = None) -> None:
+        await self._set_draining(id, True, audit("worker_drain", reason))
+
+    async def resume_worker(self, id: str, *, reason: str | None = None) -> None:
+        await self._set_draining(id, False, audit("worker_resume", reason))
+
+    async def _set_draining(self, id: str, draining: bool, record: Audit) -> None:
+        if not any(row.alive and row.profile.id == id for row in await self._store.read(WorkersQuery())):
+            raise WorkerNotFoundError(f"there is no living worker {id!r}")
+        await self._store.queues(DrainWorker(id, draining, record))
 
     async def paused_queues(self) -> frozenset[str]:
         return (await self._store.queues(ReadQueues())).paused

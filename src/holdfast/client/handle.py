@@ -48,10 +48,13 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
         definition: Definition,
         id: str,
         expected: ExpectedEnd | None = None,
+        run: int | None = None,
     ) -> None:
+        """``run``: the current run when the handle was made, if it was read."""
         self._client = client
         self._definition = definition
         self._expected = expected
+        self._run = run
         self.id = id
         self.workflow = definition.name
 
@@ -69,7 +72,7 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
         and ``TimeoutError`` if it has not ended within ``timeout``; the message says what the run waits for.
         """
         seconds = seconds_of(timeout)
-        ending = self._client.wait_for_end(self.workflow, self.id, self._expected)
+        ending = self._client.wait_for_end(self.workflow, self.id, self._expected, self._run)
         end = await (ending if seconds is None else self._within(seconds, ending))
         if end.status is Status.COMPLETE:
             return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ class RepairHandle(Generic[R]):
     workflow: str
 
     async def retry(self, *, reason: str | None = None) -> None:
-        """Let an errored run go on from its history: what failed is tried again, with fresh attempts.
+        """Let an errored run continue from its history: what failed is tried again, with fresh attempts.
 
         The instance gets a run with the next number and a copy of the history; recorded results stay, and the errored
         run stays readable. Raises ``StateError`` if the run is not errored.
@@ -38,8 +38,8 @@ class RepairHandle(Generic[R]):
     ) -> None:
         """Record the outcome of a step that is retrying or failed: a result, or an error that the code receives.
 
-        An errored run goes on, as with ``retry``. Raises ``StateError`` if the step is neither retrying nor the reason
-        why the run failed.
+        An errored run continues, as with ``retry``. Raises ``StateError`` if the step is neither retrying nor the
+        reason why the run failed.
         """
         await self._client.repair.resolve(self.workflow, self.id, step_key, result=result, error=error, reason=reason)
         self._expected = None

@@ -41,7 +41,7 @@ class Instances:
     async def find_or_none(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord | None:
         if run_number is not None and run_number > _MAX_RUN_NUMBER:
             return None
-        found = await self._store.runs(RunByName(workflow, id, run_number))
+        found = await self._store.read(RunByName(workflow, id, run_number))
         return found[0] if found else None
 
     async def check_within(self, workflow: str, id: str, filters: Sequence[Filter]) -> None:
@@ -86,7 +86,7 @@ class Instances:
             return Page([], None)
         if combined.workflow is not None:
             self._requests.definition(combined.workflow)
-        rows = await self._store.runs(current_runs(combined, start, limit + 1, ascending=ascending is not back))
+        rows = await self._store.read(current_runs(combined, start, limit + 1, ascending=ascending is not back))
         return _page_back(rows, limit) if back else _page_on(rows, limit, first=start is None)
 
     # Last, because `list` hides the built-in type in the class body.

@@ -11,7 +11,16 @@ from holdfast.client.why_parts import park_code
 from holdfast.core.model import Status, optional_from_ms
 from holdfast.core.records import AttentionGroup, RunSample
 from holdfast.errors import ErrorInfo
-from holdfast.store.protocol import AttentionCount, MinuteCount, RunRecord, RunsById, StatsQuery, Store, WorkerRecord
+from holdfast.store.protocol import (
+    AttentionCount,
+    MinuteCount,
+    RunRecord,
+    RunsById,
+    StatsQuery,
+    Store,
+    WorkerRecord,
+    WorkersQuery,
+)
 
 _SEVERITY = ("diverged", "parked", "no_worker", "lost", "errored", "failing", "outbox", "overdue")
 _ACTIONS = {"errored": "retry", "parked": "resume", "lost": "resume", "no_worker": "queue", "outbox": "redeliver"}
@@ -44,9 +53,9 @@ class Overview:
     async def attention(self) -> list[AttentionGroup]:
         """Groups of runs that need attention, the most severe first."""
         counts = (await self._stats.cached(StatsQuery(attention=True))).attention
-        rows = await self._store.runs(RunsById([*{count.run for count in counts}]))
+        rows = await self._store.read(RunsById([*{count.run for count in counts}]))
         samples = {row.run: row for row in rows}
-        workers = [worker for worker in await self._store.workers() if worker.alive]
+        workers = [worker for worker in await self._store.read(WorkersQuery()) if worker.alive]
         groups = [_group(counts, samples.get(counts[0].run), workers) for counts in _by_cause(counts)]
         return sorted(groups, key=lambda group: (_SEVERITY.index(group.kind), -group.count, group.workflow))
 

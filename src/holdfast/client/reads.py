@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 
 from holdfast.client.instances import Instances
 from holdfast.client.locator import Locator
@@ -18,7 +17,6 @@ from holdfast.client.records import (
     event_record,
     event_value,
     log_line,
-    page_query,
     part_of,
     reading,
 )
@@ -44,16 +42,22 @@ from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
+    EventsQuery,
     FactsQuery,
-    PageQuery,
+    LogsQuery,
     PermitPosition,
+    PermitPositionsQuery,
     ReadQueues,
     Relations,
+    RelationsQuery,
     RunRecord,
     Snapshot,
+    SnapshotQuery,
     Store,
+    StoredEvent,
     StoredLog,
     Watch,
+    WorkersQuery,
 )
 
 
@@ -76,16 +80,17 @@ class RunReader:
     async def describe_run(self, row: RunRecord, *, located: bool = True) -> InstanceDescription:
         """The description of a current run. ``located``: with the position in the code, which needs a replay."""
         snapshot = await self._snapshot(row, located=located)
-        relations = await self._store.relations(row.run)
+        relations = await self._store.read(RelationsQuery(row.run))
         before = (
             await self._instances.find_or_none(row.workflow, row.instance_id, row.number - 1)
             if waits_for_start(row)
             else None
         )
         abandoned, queue_paused = await self._abandoned(row), await self._in_paused_queue(row)
-        permits = () if row.status.terminal else await self._store.permit_positions(row.run)
+        permits = () if row.status.terminal else await self._store.read(PermitPositionsQuery(row.run))
         with reading(row):
-            run = RecordedRun(row, snapshot.facts, {}, self._locator.positions(row, snapshot) if located else {})
+            positions = self._locator.positions(row, snapshot) if located else {}
+            run = RecordedRun(row, snapshot.facts, {}, positions, results=located)
             return self._description(run, relations, before, permits, abandoned=abandoned, queue_paused=queue_paused)
 
     async def describe_listed(self, row: RunRecord) -> InstanceDescription:
@@ -174,14 +179,14 @@ class RunReader:
         """True if the run is pinned, waits for a worker, and no worker of its version is alive."""
         if not row.pinned or row.owner is not None or row.status.terminal:
             return False
-        workers = await self._store.workers()
+        workers = await self._store.read(WorkersQuery())
         return not any(worker.alive and worker.profile.version == row.version for worker in workers)
 
     async def _snapshot(self, row: RunRecord, *, located: bool) -> Snapshot:
         """The facts of a run, with the events if the run can be located in the code."""
         if located and self._locator.locates(row):
-            return await self._store.load(row.run)
-        return Snapshot(await self._store.facts(FactsQuery(row.run)), {}, 0)
+            return await self._store.read(SnapshotQuery(row.run))
+        return Snapshot(await self._store.read(FactsQuery(row.run)), {}, 0)
 
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
         current = await self._instances.find(workflow, id)
@@ -189,11 +194,12 @@ class RunReader:
         row = current if number == current.number else await self._instances.find_or_none(workflow, id, number)
         if row is None:
             return History(number, [], [])
-        facts = await self._store.facts(FactsQuery(row.run))
-        events = await self._store.events(PageQuery(row.run))
+        facts = await self._store.read(FactsQuery(row.run))
+        events = await self._store.read(EventsQuery(row.run))
         with reading(row):
             run = RecordedRun(row, facts, {event.n: event_value(event) for event in events})
-            return History(number, self._steps(run), [event_record(number, event) for event in events])
+            records = [event_record(number, event) for event in events]
+            return History(number, self._steps(run), records, _origin(row))
 
     def _steps(self, run: RecordedRun) -> list[StepRecord]:
         return self._registry.model(run.row.kind).steps(run)
@@ -211,12 +217,13 @@ class RunReader:
             await self._steps_part(row, query, positions.steps),
             await self._events_part(row, number, query, positions.events),
             await self._logs_part(row, number, query, positions.logs) if query.include_logs else None,
+            None if row is None else _origin(row),
         )
 
     async def _steps_part(self, row: RunRecord | None, query: HistoryQuery, after: int) -> Part[StepRecord]:
         steps: list[StepRecord] = []
         if row is not None:
-            snapshot = await self._store.load(row.run)
+            snapshot = await self._store.read(SnapshotQuery(row.run))
             with reading(row):
                 payloads = {n: event_value(event) for n, event in snapshot.events.items()}
                 steps = self._steps(RecordedRun(row, snapshot.facts, payloads))
@@ -228,14 +235,17 @@ class RunReader:
     async def _events_part(
         self, row: RunRecord | None, number: int, query: HistoryQuery, after: int
     ) -> Part[EventRecord]:
-        events = [] if row is None else await self._store.events(page_query(row, query, after))
+        events: Sequence[StoredEvent] = []
+        if row is not None:
+            more = query.limit + 1  # one more than the page shows tells whether there are more
+            events = await self._store.read(EventsQuery(row.run, after, more, query.descending))
         return part_of([(event.n, event_record(number, event)) for event in events], "e", query.limit, after)
 
     async def _logs_part(self, row: RunRecord | None, number: int, query: HistoryQuery, after: int) -> Part[LogLine]:
         lines: Sequence[StoredLog] = []
         if row is not None:
-            filters = replace(page_query(row, query, after), level=query.level, category=query.category)
-            lines = await self._store.logs(filters)
+            page = (after, query.limit + 1, query.descending)
+            lines = await self._store.read(LogsQuery(row.run, *page, query.level, query.category))
         return part_of([(line.n, log_line(number, line)) for line in lines], "l", query.limit, after)
 
     async def logs(
@@ -248,7 +258,7 @@ class RunReader:
     ) -> list[LogLine]:
         if level is not None:
             level = check_choice("level", "warn" if level == "warning" else level, [v.value for v in Level])
-        lines = await self._store.logs(PageQuery(row.run, after=after, level=level, category=category))
+        lines = await self._store.read(LogsQuery(row.run, after=after, level=level, category=category))
         return [log_line(row.number, line) for line in lines]
 
     async def follow_logs(self, workflow: str, id: str) -> AsyncIterator[LogLine]:
@@ -257,7 +267,7 @@ class RunReader:
         after: int | None = None
         while True:
             current = await self._instances.find(workflow, id)
-            lines = await self._store.logs(PageQuery(row.run, after=after))
+            lines = await self._store.read(LogsQuery(row.run, after=after))
             for line in lines:
                 after = line.n
                 yield log_line(row.number, line)

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from holdfast.client.schedules import new_row
+from holdfast.client.schedules import new_row, paused_row, with_next_tick
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.schedule_content import Declaration, ScheduleContent
-from holdfast.kernel.schedule_rules import first_tick
 from holdfast.store.protocol import REMOVED, Audit, ScheduleByName, ScheduleChange, SchedulePage, ScheduleRow, Store
 
 _log = logging.getLogger("holdfast")
@@ -40,7 +39,7 @@ class Reconciliation:
     async def _declare(self, declared: Declaration) -> None:
         """Store a declaration. Of several programs that start at once, one writes the change."""
         for _ in range(_ATTEMPTS):
-            rows = await self._store.schedules(ScheduleByName(declared.name))
+            rows = await self._store.read(ScheduleByName(declared.name))
             if rows and rows[0].declaration == declared.digest:
                 return
             row = self._new(declared) if not rows else self._replaced(rows[0], declared)
@@ -63,19 +62,18 @@ class Reconciliation:
         spec = ScheduleContent.decode(row.content).spec
         if spec == declared.content.spec and changed.paused == row.paused:
             return changed
-        tick, due = first_tick(declared.content, declared.name, self._now_ms())
-        return replace(changed, next_tick=tick, due_at=None if changed.paused else due)
+        return with_next_tick(changed, declared.content, self._now_ms())
 
     async def _pause_removed(self, names: set[str]) -> None:
         after, workflows = "", sorted(self._registry.runnable())
         while True:
-            rows = await self._store.schedules(SchedulePage(after, _PAGE, workflows))
+            rows = await self._store.read(SchedulePage(after, _PAGE, workflows))
             removed = [row for row in rows if row.declaration not in (None, REMOVED) and row.name not in names]
             changes = [
                 ScheduleChange(
                     row.name,
                     row.revision,
-                    replace(row, paused=True, note=_REMOVED_NOTE, declaration=REMOVED, due_at=None),
+                    replace(paused_row(row, _REMOVED_NOTE), declaration=REMOVED),
                     audit=Audit("schedule_pause", _ACTOR, _REMOVED_NOTE),
                 )
                 for row in removed

@@ -12,7 +12,7 @@ from holdfast.core.durations import Duration
 from holdfast.core.failure import Failure
 from holdfast.core.model import from_ms, optional_from_ms
 from holdfast.core.outbound import OutboxRecord, OutboxState, outbound_id
-from holdfast.core.records import EventRecord, LogLine, StepRecord
+from holdfast.core.records import EventRecord, LogLine, OriginRecord, StepRecord
 from holdfast.core.show import shown
 from holdfast.errors import (
     DamagedRunError,
@@ -23,7 +23,6 @@ from holdfast.errors import (
 )
 from holdfast.store.protocol import (
     OutboxRow,
-    PageQuery,
     RunRecord,
     StoredEvent,
     StoredLog,
@@ -64,6 +63,7 @@ class HistoryPage:
     steps: Part[StepRecord]
     events: Part[EventRecord]
     logs: Part[LogLine] | None
+    origin: OriginRecord | None = None
 
 
 @contextmanager
@@ -144,11 +144,6 @@ def part_of(entries: Sequence[tuple[int, T]], prefix: str, limit: int, after: in
     page = entries[:limit]
     last = page[-1][0] if page else after
     return Part([item for _, item in page], f"{prefix}{last}", len(entries) > limit)
-
-
-def page_query(row: RunRecord, query: HistoryQuery, after: int) -> PageQuery:
-    """A query for one entry more than the page shows, to find out whether there are more."""
-    return PageQuery(row.run, after=after, limit=query.limit + 1, descending=query.descending)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,9 +1,9 @@
 """Repair of runs: retry, resolve, fork and delete.
 
 A retry, a resolved step of an errored run, and a fork create a new run with a copy of the recorded history
-(``kernel/repair.py`` chooses the facts), so the old run stays as it is. Children are repaired first: the new run of the
-parent watches them, and a child that has ended by then sends its exit event at once. A crash between the two requests
-therefore loses nothing; the retry of the parent can be repeated.
+(the ``repair.py`` of the authoring model chooses the facts), so the old run stays as it is. Children are repaired
+first: the new run of the parent watches them, and a child that has ended by then sends its exit event at once. A crash
+between the two requests therefore loses nothing; the retry of the parent can be repeated.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from holdfast.core.names import check_instance_id
 from holdfast.core.origin import Origin
 from holdfast.errors import ErrorInfo, InstanceExistsError, InvalidOptionError, StateError
 from holdfast.kernel.definition import Registry
-from holdfast.kernel.model import RecordedRun
+from holdfast.kernel.model import RecordedRun, UnitModel
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
-from holdfast.kernel.repair import Continuation, Resolution
+from holdfast.kernel.repair import Continuation, RepairRules, Resolution
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
@@ -34,6 +34,7 @@ from holdfast.store.protocol import (
     FactsQuery,
     FactState,
     ResolveStep,
+    ResolveUnit,
     RestartRun,
     RunRecord,
     Store,
@@ -65,7 +66,7 @@ class Repair:
     # --- retry
 
     async def retry(self, workflow: str, id: str, reason: str | None = None) -> RunRecord:
-        """Let an errored run go on from its history; returns the new run."""
+        """Let an errored run continue from its history; returns the new run."""
         return await self._retry(await self._instances.find(workflow, id), reason)
 
     async def _retry(self, row: RunRecord, reason: str | None, resolution: Resolution | None = None) -> RunRecord:
@@ -74,7 +75,7 @@ class Repair:
         if row.status is not Status.ERRORED:
             raise _wrong_state(row, "retried", "errored")
         run = await self._recorded(row)
-        continuation = self._registry.model(row.kind).repair.retry(run, to_ms(self._clock.now()), resolution)
+        continuation = self._rules(row).retry(run, to_ms(self._clock.now()), resolution)
         deleted = await self._revive_children(continuation.children, reason)
         continuation = continuation.without_children(deleted)
         key_number = row.key_number
@@ -88,14 +89,14 @@ class Repair:
         return new
 
     async def revive(self, row: RunRecord, reason: str | None = None) -> None:
-        """Let a run that has ended without success go on: an errored run is retried, a stopped one starts again."""
+        """Let a run that has ended without success continue: an errored run is retried, a stopped one starts again."""
         if row.status is Status.ERRORED:
             await self._retry(row, reason)
         elif row.status in (Status.TERMINATED, Status.CANCELLED):
-            await self.restart(row, reason)
+            await self.restart(row, reason, only=True)
 
     async def _revive_children(self, pids: Sequence[str], reason: str | None) -> list[str]:
-        """Let children go on; returns the pids of those that were deleted."""
+        """Let children continue; returns the pids of those that were deleted."""
         deleted = []
         for pid in pids:
             workflow, _, instance_id = pid.partition("/")
@@ -106,14 +107,18 @@ class Repair:
                 await self.revive(child, reason)
         return deleted
 
-    async def restart(self, row: RunRecord, reason: str | None = None) -> RunRecord:
-        """Start an instance again from the beginning; returns the new run."""
+    async def restart(self, row: RunRecord, reason: str | None = None, *, only: bool = False) -> RunRecord:
+        """Start an instance again from the beginning; returns the new run.
+
+        ``only``: if ``row`` is not the current run any more, that run stays as it is and is returned.
+        """
         now = to_ms(self._clock.now())
         options = self._fresh_options(row, now)
         expires_ms, expiry = options.expiry(now)
         model = self._registry.model(row.kind)
         units = () if model.units is None else await model.units.successor_units(self._store, row)
-        request = RestartRun(row.workflow, row.instance_id, expires_ms, expiry, options.encode(), units)
+        current = row.run if only else None
+        request = RestartRun(row.workflow, row.instance_id, expires_ms, expiry, options.encode(), units, current)
         result = await self._store.control(request, audit("restart", reason))
         new = require_found(row.workflow, row.instance_id, result.run)
         self._hub.affected(result.affected)
@@ -135,19 +140,46 @@ class Repair:
         reason: str | None = None,
     ) -> None:
         row = await self._instances.find(workflow, id)
-        if row.status is Status.ERRORED:
-            ok, value = self._outcome(result, error)
-            await self._retry(row, reason, Resolution(step_key, ok, value, to_ms(self._clock.now())))
-            return
-        if row.status.terminal:
+        if row.status.terminal and row.status is not Status.ERRORED:
             raise _wrong_state(row, "resolved", "open or errored")
-        await self._check_open(row, step_key)
         ok, value = self._outcome(result, error)
-        payload = codec.encode({"step": step_key, "ok": ok, "value": codec.plain(value)}, what="outcome")
-        answer = await self._store.control(ResolveStep(workflow, id, payload), audit("resolve", reason))
+        resolution = Resolution(step_key, ok, value, to_ms(self._clock.now()))
+        units = self._registry.model(row.kind).units
+        if units is not None and ok:
+            self._check_result(row, resolution)
+        if row.status is Status.ERRORED:
+            await self._retry(row, reason, resolution)
+        elif units is not None:
+            await self._resolve_unit(units, row, resolution, reason)
+        else:
+            await self._resolve_step(row, resolution, reason)
+
+    async def _resolve_step(self, row: RunRecord, resolution: Resolution, reason: str | None) -> None:
+        """Send the outcome to the owner of the run, which records it."""
+        await self._check_open(row, resolution.step)
+        content = {"step": resolution.step, "ok": resolution.ok, "value": codec.plain(resolution.value)}
+        request = ResolveStep(row.workflow, row.instance_id, codec.encode(content, what="outcome"))
+        answer = await self._store.control(request, audit("resolve", reason))
         if answer.refused:
-            raise _wrong_state(require_found(workflow, id, answer.run), "resolved", "open or errored")
+            run = require_found(row.workflow, row.instance_id, answer.run)
+            raise _wrong_state(run, "resolved", "open or errored")
         self._hub.affected(answer.affected)
+
+    async def _resolve_unit(self, units: UnitModel, row: RunRecord, resolution: Resolution, reason: str | None) -> None:
+        """Write the outcome of a node. The run itself has no owner that could record it."""
+        advance = units.resolve(await self._recorded(row), resolution)
+        request = ResolveUnit(row.workflow, row.instance_id, advance)
+        answer = await self._store.control(request, audit("resolve", reason))
+        require_found(row.workflow, row.instance_id, answer.run)
+        if answer.refused:
+            raise StateError(f"node {resolution.step!r} of {row.pid} has ended, so it cannot be resolved")
+        self._hub.work()
+
+    def _check_result(self, row: RunRecord, resolution: Resolution) -> None:
+        """Check a result against the annotation of its node, if this process has the graph."""
+        driver = self._registry.get(row.workflow).unit_driver if row.workflow in self._registry else None
+        if driver is not None:
+            driver.check_result(resolution.step, resolution.value)
 
     def _outcome(self, result: Any, error: str | ErrorInfo | None) -> tuple[bool, bytes]:
         if (result is UNCHANGED) == (error is None):
@@ -161,9 +193,7 @@ class Repair:
         return False, Failure("ResolvedError", error, kind="Resolved", retryable=False).encode()
 
     async def _check_open(self, row: RunRecord, step_key: str) -> None:
-        if self._registry.model(row.kind).units is not None:
-            raise StateError(f"{row.pid} is a graph: its nodes can be resolved after the run has failed")
-        facts = await self._store.facts(FactsQuery(row.run))
+        facts = await self._store.read(FactsQuery(row.run))
         own = [fact for fact in facts if fact.key == step_key and fact.kind == StepType.DO]
         if not own or any(fact.state == FactState.RESULT for fact in own):
             what = "has a result already" if own else "is not known, or has not been tried yet"
@@ -190,7 +220,7 @@ class Repair:
         new_id = self._requests.new_id() if fork_id is None else check_instance_id(fork_id, self._requests.limits)
         encoded = {key: self._requests.result(value) for key, value in (outputs or {}).items()}
         run = await self._recorded(row)
-        continuation = self._registry.model(row.kind).repair.fork(run, before, encoded)
+        continuation = self._rules(row).fork(run, before, encoded)
         request = self._request(row, continuation, "fork", reason, fork_id=new_id, params=params)
         result = await self._store.control(request, record)
         new = require_found(workflow, id, result.run)
@@ -210,8 +240,14 @@ class Repair:
 
     # --- parts of requests
 
+    def _rules(self, row: RunRecord) -> RepairRules:
+        rules = self._registry.model(row.kind).repair
+        if rules is None:
+            raise StateError(f"{row.pid} is a {row.kind}: this process has no rules for the repair of such runs")
+        return rules
+
     async def _recorded(self, row: RunRecord) -> RecordedRun:
-        facts: list[Fact] = await self._store.facts(FactsQuery(row.run))
+        facts: list[Fact] = await self._store.read(FactsQuery(row.run))
         return RecordedRun(row, facts)
 
     def _request(

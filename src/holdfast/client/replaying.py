@@ -14,7 +14,7 @@ from holdfast.client.run_file import StoredRun
 from holdfast.core.checks import is_whole_number
 from holdfast.core.facts import Fact, FactState, StoredLog
 from holdfast.core.history import fact_error, fact_result
-from holdfast.core.model import StepType, from_ms
+from holdfast.core.model import Status, StepType, from_ms
 from holdfast.core.records import LogLine
 from holdfast.core.redaction import Redaction
 from holdfast.core.views import FactRecord, ReplayView, Stack
@@ -22,6 +22,7 @@ from holdfast.errors import InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.inspection import Difference, DifferenceKind, Inspection, Subject
 from holdfast.kernel.requests import Requests
+from holdfast.store.protocol import RunRecord
 
 
 class Replayer:
@@ -59,7 +60,7 @@ class Replayer:
             inspection.close()
 
     def differences(self, stored: StoredRun) -> list[Difference]:
-        """How the run would go on differently, or did end differently, on the code of this process."""
+        """How the run would continue differently, or did end differently, on the code of this process."""
         row = stored.row
         if not self.has_code(row.workflow, row.kind):
             text = f"the run belongs to {row.kind} {row.workflow!r}, and none of this name is registered"
@@ -68,7 +69,7 @@ class Replayer:
             return inspection.differences()
 
     def stack(self, stored: StoredRun, *, all: bool = False) -> Stack:
-        if stored.row.status.terminal:
+        if self._code_has_ended(stored.row):
             return Stack()
         with self.open(stored) as inspection:
             inspection.replay_to(len(inspection.facts))
@@ -86,7 +87,7 @@ class Replayer:
         """The view at the position of an inspection."""
         position, total = inspection.position, len(inspection.facts)
         fact = inspection.facts[position - 1] if position else None
-        ended = stored.row.status.terminal and position == total
+        ended = self._code_has_ended(stored.row) and position == total
         return ReplayView(
             position=position,
             total=total,
@@ -95,6 +96,18 @@ class Replayer:
             pending=[] if ended else inspection.pending(),
             logs=_logs(stored, inspection, fact),
         )
+
+    def replays_code(self, row: RunRecord) -> bool:
+        """True if a replay of the run executes its code."""
+        return self._registry.model(row.kind).replays_code
+
+    def _code_has_ended(self, row: RunRecord) -> bool:
+        """True if the run has no position in its code any more. Other ended runs show where their code waited.
+
+        Code that is replayed shows by itself whether it has ended. A run that has failed without such code has ended.
+        """
+        has_failed = row.status is Status.ERRORED and not self.replays_code(row)
+        return row.status is Status.COMPLETE or has_failed
 
 
 def fact_record(fact: Fact, stored: StoredRun) -> FactRecord:

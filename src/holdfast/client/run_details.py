@@ -18,7 +18,20 @@ from holdfast.errors import InstanceNotFoundError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import RecordedRun
 from holdfast.ports import Clock
-from holdfast.store.protocol import FactsQuery, PageQuery, RunRecord, Store, StoredLog, Watch
+from holdfast.store.protocol import (
+    EventsQuery,
+    FactsQuery,
+    LogsQuery,
+    OutboxQuery,
+    RelationsQuery,
+    RunRecord,
+    SnapshotQuery,
+    Store,
+    StoredLog,
+    StreamHeadsQuery,
+    Watch,
+    WorkersQuery,
+)
 
 _MAX_MARKS = 1000
 """Maximum number of messages and of log lines on a timeline."""
@@ -52,6 +65,10 @@ class Mark(NamedTuple):
     """The number of the last event."""
     logs: int
     """The number of the last log line."""
+    streams: int
+    """The number of streams."""
+    outbox: int
+    """The time of the last change of an outbound event: its delivery, or when its next attempt is due. 0: none."""
 
 
 class Family(NamedTuple):
@@ -79,13 +96,13 @@ class RunDetails:
     async def timeline(self, workflow: str, id: str, run_number: int | None, since: int | None) -> Timeline:
         """The timeline of a run; with ``since``, only the items that changed after that version."""
         row = await self._instances.find(workflow, id, run_number)
-        facts = await self._store.facts(FactsQuery(row.run))
-        seen = {worker.profile.id: worker.seen_at for worker in await self._store.workers()}
-        received = await self._store.events(PageQuery(row.run, limit=_MAX_MARKS))
+        facts = await self._store.read(FactsQuery(row.run))
+        seen = {worker.profile.id: worker.seen_at for worker in await self._store.read(WorkersQuery())}
+        received = await self._store.read(EventsQuery(row.run, limit=_MAX_MARKS))
         events = [event for event in received if not event.type.startswith("@")]
-        logs = await self._store.logs(PageQuery(row.run, limit=_MAX_MARKS, descending=True))
+        logs = await self._store.read(LogsQuery(row.run, limit=_MAX_MARKS, descending=True))
         with reading(row):
-            items = timeline.items_of(self._steps(RecordedRun(row, facts)), facts)
+            items = timeline.items_of(self._steps(RecordedRun(row, facts, results=False)), facts)
             holds = _with_owner(timeline.holds_of(items, seen), row)
         now, recent = to_ms(self._clock.now()), 0 if since is None else since - _OVERLAP_MS
         changed = [item for item in items if item.end is None or item.updated >= recent]
@@ -98,7 +115,7 @@ class RunDetails:
     ) -> tuple[Sequence[PlannedStep], Sequence[Item]]:
         """The planned steps of a run, and the items of its timeline."""
         row = await self._instances.find(workflow, id, run_number)
-        facts = await self._store.facts(FactsQuery(row.run))
+        facts = await self._store.read(FactsQuery(row.run))
         with reading(row):
             model = self._registry.model(row.kind)
             return model.planned(facts), timeline.items_of(model.steps(RecordedRun(row, facts)), facts)
@@ -106,11 +123,14 @@ class RunDetails:
     async def mark(self, workflow: str, id: str) -> Mark:
         """The state of the current run, for the comparison with an earlier state."""
         row = await self._instances.find(workflow, id)
-        facts = await self._store.facts(FactsQuery(row.run))
-        events = await self._store.events(PageQuery(row.run, limit=1, descending=True))
-        logs = await self._store.logs(PageQuery(row.run, limit=1, descending=True))
+        facts = await self._store.read(FactsQuery(row.run))
+        events = await self._store.read(EventsQuery(row.run, limit=1, descending=True))
+        logs = await self._store.read(LogsQuery(row.run, limit=1, descending=True))
+        streams = await self._store.read(StreamHeadsQuery(row.run))
+        outbox = await self._store.read(OutboxQuery(row.run))
         version = max([row.updated_at, *(fact.at for fact in facts)])
-        return Mark(row, version, events[0].n if events else 0, logs[0].n if logs else 0)
+        changed = max((one.delivered_at or one.parked_at or one.run_at for one in outbox), default=0)
+        return Mark(row, version, events[0].n if events else 0, logs[0].n if logs else 0, len(streams), changed)
 
     def _steps(self, run: RecordedRun) -> list[StepRecord]:
         return self._registry.model(run.row.kind).steps(run)
@@ -118,7 +138,7 @@ class RunDetails:
     async def step(self, workflow: str, id: str, run_number: int | None, key: str) -> StepRecord | None:
         """One step with its result and its error; None if the run has no such step."""
         row = await self._instances.find(workflow, id, run_number)
-        snapshot = await self._store.load(row.run)
+        snapshot = await self._store.read(SnapshotQuery(row.run))
         with reading(row):
             payloads = {n: event_value(event) for n, event in snapshot.events.items()}
             steps = self._steps(RecordedRun(row, snapshot.facts, payloads))
@@ -130,7 +150,7 @@ class RunDetails:
         """A page of a run's facts in the order of their times, and the number of all facts."""
         start = position(cursor, "f") or 0
         row = await self._instances.find(workflow, id, run_number)
-        facts = sorted(await self._store.facts(FactsQuery(row.run)), key=_in_time)
+        facts = sorted(await self._store.read(FactsQuery(row.run)), key=_in_time)
         page, end = facts[start : start + limit], start + limit
         return Page(page, f"f{end}" if end < len(facts) else None), len(facts)
 
@@ -140,13 +160,13 @@ class RunDetails:
         """A page of the events that a run received, delivered or not."""
         after = position(cursor, "e")
         row = await self._instances.find(workflow, id, run_number)
-        events = await self._store.events(PageQuery(row.run, after=after, limit=limit + 1, descending=descending))
+        events = await self._store.read(EventsQuery(row.run, after=after, limit=limit + 1, descending=descending))
         return row, Page([*events[:limit]], f"e{events[limit - 1].n}" if len(events) > limit else None)
 
     async def family(self, workflow: str, id: str, within: Sequence[Filter]) -> Family:
         """The relatives of the current run that match all of ``within``."""
         row = await self._instances.find(workflow, id)
-        relations = await self._store.relations(row.run)
+        relations = await self._store.read(RelationsQuery(row.run))
         watches = relations.watches
         return Family(
             row,

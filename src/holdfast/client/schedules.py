@@ -22,7 +22,7 @@ from holdfast.errors import InvalidOptionError, ScheduleExistsError, ScheduleNot
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.schedule_content import Declaration, Overlap, ScheduleContent
 from holdfast.kernel.schedule_options import ALL_OPTIONS, START_OPTIONS, check_known, declare, start_options
-from holdfast.kernel.schedule_rules import BACKFILL, TRIGGER, backfill_overlap, first_tick, instance_id
+from holdfast.kernel.schedule_rules import BACKFILL, TRIGGER, backfill_overlap, first_tick, held, instance_id
 from holdfast.kernel.scheduled_runs import scheduled_run
 from holdfast.store.protocol import (
     OPEN_TICKS,
@@ -82,7 +82,7 @@ class Schedules:
     ) -> Page[ScheduleInfo]:
         """A page of ``list``."""
         workflows = None if workflow is None else [self._requests.definition(workflow).name]
-        rows = await self._store.schedules(SchedulePage(cursor or "", limit + 1, workflows, max(1, runs)))
+        rows = await self._store.read(SchedulePage(cursor or "", limit + 1, workflows, max(1, runs)))
         infos = [info(row, next_ticks=1, runs=runs) for row in rows[:limit]]
         return Page(infos, rows[limit - 1].name if len(rows) > limit else None)
 
@@ -106,10 +106,12 @@ class Schedules:
         """Create a schedule. ``options``: as those of ``app.schedule``."""
         check_optional_text("note", note)
         definition = self._requests.definition(workflow)
-        encoded = self._requests.params(definition.name, params)
+        encoded = self._requests.start_params(definition.name, params)
         declared = declare(name, definition.name, encoded, paused, options, self._requests.limits)
         row = new_row(declared, self._now_ms(), declaration=None, note=note)
-        [done] = await self._store.change_schedules([ScheduleChange(row.name, 0, row, audit=audit("schedule_create"))])
+        [done] = await self._store.change_schedules(
+            [ScheduleChange(row.name, 0, row, audit=audit("schedule_create", note))]
+        )
         if not done.applied:
             raise ScheduleExistsError(f"there is a schedule {name!r} already; change it with update()")
         self._changed()
@@ -126,13 +128,11 @@ class Schedules:
         return await self.get(name)
 
     async def pause(self, name: str, note: str | None = None) -> None:
-        """Take up no more ticks, and start no queued ones; runs that were started go on."""
+        """Take up no more ticks, and start no queued ones; runs that were started continue."""
         check_optional_text("note", note)
 
         def edit(row: ScheduleRow, _: ScheduleContent) -> ScheduleChange:
-            queued = any(tick.cause == BACKFILL and tick.state == TickState.QUEUED for tick in row.ticks)
-            paused = replace(row, paused=True, note=note, due_at=row.due_at if queued else None)
-            return _changed(row, paused, audit("schedule_pause", note))
+            return _changed(row, paused_row(row, note), audit("schedule_pause", note))
 
         await self._apply(name, edit)
 
@@ -145,15 +145,15 @@ class Schedules:
 
         await self._apply(name, edit)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, *, reason: str | None = None) -> None:
         """Delete a schedule and its record of ticks. Its runs stay."""
 
         def edit(row: ScheduleRow, _: ScheduleContent) -> ScheduleChange:
-            return ScheduleChange(row.name, row.revision, None, audit=audit("schedule_delete"))
+            return ScheduleChange(row.name, row.revision, None, audit=audit("schedule_delete", reason))
 
         await self._apply(name, edit)
 
-    async def trigger(self, name: str) -> Handle[Any]:
+    async def trigger(self, name: str, *, reason: str | None = None) -> Handle[Any]:
         """Start a run now, whether or not the schedule is paused or another run of it is open."""
 
         def edit(row: ScheduleRow, content: ScheduleContent) -> ScheduleChange:
@@ -162,14 +162,16 @@ class Schedules:
             tick = TickRow(seq, now, TRIGGER, Overlap.ALLOW, TickState.STARTED, row.workflow, run, now)
             new = scheduled_run(self._requests, row, content, tick)
             return ScheduleChange(
-                row.name, row.revision, replace(row, seq=seq), [tick], [new], audit("schedule_trigger")
+                row.name, row.revision, replace(row, seq=seq), [tick], [new], audit("schedule_trigger", reason)
             )
 
         changed = await self._apply(name, edit)
         run = changed.created[0].run
         return self._handle(run.workflow, run.instance_id)
 
-    async def backfill(self, name: str, start: datetime, end: datetime, overlap: str | None = None) -> int:
+    async def backfill(
+        self, name: str, start: datetime, end: datetime, overlap: str | None = None, *, reason: str | None = None
+    ) -> int:
         """Start runs for the ticks from ``start`` to ``end``, both included; returns the number of ticks.
 
         Ticks that have a run start nothing new. ``overlap``: the policy for these ticks; None: one run after the other,
@@ -184,13 +186,13 @@ class Schedules:
         if len(times) > _MAX_BACKFILL:
             raise InvalidOptionError(f"a backfill has at most {_MAX_BACKFILL:,} ticks; divide the period")
         for chunk in _chunks(times):
-            await self._apply(name, partial(self._backfilled, chunk, policy))
+            await self._apply(name, partial(self._backfilled, chunk, policy, audit("schedule_backfill", reason)))
         return len(times)
 
     # --- inside
 
     def _backfilled(
-        self, times: Sequence[int], overlap: Overlap | None, row: ScheduleRow, content: ScheduleContent
+        self, times: Sequence[int], overlap: Overlap | None, record: Audit, row: ScheduleRow, content: ScheduleContent
     ) -> ScheduleChange:
         policy, now = overlap or backfill_overlap(content.overlap), self._now_ms()
         ticks = [
@@ -198,7 +200,7 @@ class Schedules:
             for n, at in enumerate(times, 1)
         ]
         changed = replace(row, seq=row.seq + len(ticks), due_at=now)
-        return ScheduleChange(row.name, row.revision, changed, ticks, audit=audit("schedule_backfill"))
+        return ScheduleChange(row.name, row.revision, changed, ticks, audit=record)
 
     def _updated(self, row: ScheduleRow, content: ScheduleContent, changes: Mapping[str, Any]) -> ScheduleRow:
         changed = content.changed(changes)
@@ -214,23 +216,21 @@ class Schedules:
         definition = self._requests.definition(changes.get("workflow", row.workflow))
         params = row.params
         if "params" in changes or "workflow" in changes:
-            value = changes["params"] if "params" in changes else codec.plain(row.params)
-            params = self._requests.params(definition.name, value)
+            value = changes["params"] if "params" in changes else self._given_params(row)
+            params = self._requests.start_params(definition.name, value)
         new = replace(row, workflow=definition.name, content=changed.encode(), params=params)
-        return self._next_set(new, changed) if changed.spec != content.spec else new
+        return with_next_tick(new, changed, self._now_ms()) if changed.spec != content.spec else new
 
     def _resumed(self, row: ScheduleRow, content: ScheduleContent) -> ScheduleRow:
         if not row.paused:
             return row
         declaration = None if row.declaration == REMOVED else row.declaration
-        return self._next_set(replace(row, paused=False, note=None, declaration=declaration), content)
+        return with_next_tick(replace(row, paused=False, note=None, declaration=declaration), content, self._now_ms())
 
-    def _next_set(self, row: ScheduleRow, content: ScheduleContent) -> ScheduleRow:
-        """The schedule with its next tick computed from now on; a look at queued ticks is not delayed."""
-        now = self._now_ms()
-        tick, due = first_tick(content, row.name, now)
-        queued = any(tick.state == TickState.QUEUED for tick in row.ticks)
-        return replace(row, next_tick=tick, due_at=None if row.paused else now if queued else due)
+    def _given_params(self, row: ScheduleRow) -> Any:
+        """The params as they were given: the run of a workflow with batches has a list of them."""
+        value = codec.plain(row.params)
+        return value[0] if value and self._requests.definition(row.workflow).batch is not None else value
 
     async def _apply(self, name: str, edit: Edit) -> ScheduleChanged:
         """Change a schedule as it is now; again if a worker or another client changed it in between."""
@@ -244,7 +244,7 @@ class Schedules:
         raise StoreBusyError(f"schedule {name!r} is changed all the time; try again")
 
     async def _find(self, name: str, ticks: int = 0) -> ScheduleRow:
-        rows = await self._store.schedules(ScheduleByName(name, ticks)) if is_schedule_name(name) else []
+        rows = await self._store.read(ScheduleByName(name, ticks)) if is_schedule_name(name) else []
         if not rows:
             raise ScheduleNotFoundError(f"there is no schedule {shown(name)}")
         return rows[0]
@@ -252,6 +252,19 @@ class Schedules:
 
 def _changed(row: ScheduleRow, new: ScheduleRow, record: Audit) -> ScheduleChange:
     return ScheduleChange(row.name, row.revision, new, audit=record)
+
+
+def paused_row(row: ScheduleRow, note: str | None) -> ScheduleRow:
+    """The schedule without further ticks. Queued ticks of a backfill are still started."""
+    queued = any(tick.cause == BACKFILL and tick.state == TickState.QUEUED for tick in row.ticks)
+    return replace(row, paused=True, note=note, due_at=row.due_at if queued else None)
+
+
+def with_next_tick(row: ScheduleRow, content: ScheduleContent, now: int) -> ScheduleRow:
+    """The schedule with its next tick computed from now on. Its queued ticks are looked at now."""
+    tick, due = first_tick(content, row.name, now)
+    queued = any(queued.state == TickState.QUEUED and not held(row, queued) for queued in row.ticks)
+    return replace(row, next_tick=tick, due_at=now if queued else None if row.paused else due)
 
 
 def new_row(declared: Declaration, now: int, *, declaration: str | None, note: str | None = None) -> ScheduleRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, Unpack, overload
 
@@ -12,13 +13,29 @@ from holdfast.client.local_worker import LocalWork, LocalWorker
 from holdfast.core.checks import check_flag
 from holdfast.core.model import Status
 from holdfast.core.records import InstanceSummary
-from holdfast.errors import InstanceExistsError, LimitReachedError, ParamsInvalidError
+from holdfast.errors import (
+    InstanceExistsError,
+    InvalidOptionError,
+    LimitReachedError,
+    ParamsInvalidError,
+    StateError,
+)
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import BATCH_OPTIONS, START_OPTIONS, BatchOptions, Requests, check_known
 from holdfast.kernel.startable import StartParams
 from holdfast.kernel.telemetry import Telemetry, observe
-from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, OnReuse, RequestResult, RunRecord, Store
+from holdfast.store.protocol import (
+    FIRST_EPOCH,
+    Created,
+    LimitedStart,
+    NewRun,
+    OnConflict,
+    OnReuse,
+    RequestResult,
+    RunRecord,
+    Store,
+)
 
 R = TypeVar("R")
 
@@ -57,9 +74,14 @@ class Starts:
         local: LocalWork,
         telemetry: Telemetry | None,
         revive: Callable[[RunRecord], Awaitable[object]],
+        declare_limits: Callable[[], Awaitable[None]],
     ) -> None:
-        """``revive``: repairs a run that has failed, for ``on_reuse="retry_if_failed"``."""
+        """``revive``: repairs a run that has failed, for ``on_reuse="retry_if_failed"``.
+
+        ``declare_limits``: stores the limits of the code before a start that they decide.
+        """
         self._revive = revive
+        self._declare_limits = declare_limits
         self._store = store
         self._hub = hub
         self._requests = requests
@@ -80,6 +102,8 @@ class Starts:
         check_flag("eager", eager)
         check_known(options, START_OPTIONS)
         new = self._requests.new_run(workflow, params, batch=True, **options)
+        if isinstance(new.policy, LimitedStart) and connection is None:  # a caller may hold the write lock
+            await self._declare_limits()
         creation = self._create(new, eager=eager) if connection is None else self._create_with(connection, new)
         created, expected = await self._observe([new], creation)
         _check_created(created)
@@ -90,15 +114,21 @@ class Starts:
 
     async def _create_with(self, connection: Any, new: NewRun) -> tuple[Created, None]:
         """Create a run on the caller's connection. The run exists when the caller commits; a poll finds it then."""
+        if new.on_reuse is OnReuse.RETRY_IF_FAILED:
+            raise InvalidOptionError(
+                "on_reuse='retry_if_failed' excludes connection: a retry is a transaction of its own"
+            )
         [created] = await self._store.create([new], connection=connection)
         return created, None
 
     async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
-        """Create a run, or repair the failed run that has its id if the policy of the request says so."""
+        """Create a run, or repair the failed run that has its id, once, if the policy of the request says so."""
         created, expected = await self._create_once(new, eager=eager)
-        while new.on_reuse is OnReuse.RETRY_IF_FAILED and not created.created and _has_failed(created.run):
-            await self._revive(created.run)
-            created, expected = await self._create_once(new, eager=eager)  # delivers the start events
+        if new.on_reuse is OnReuse.RETRY_IF_FAILED and not created.created and _has_failed(created.run):
+            with suppress(StateError):  # another call has repaired the run meanwhile
+                await self._revive(created.run)
+            again = replace(new, on_conflict=OnConflict.USE_EXISTING)  # the repaired run is no conflict
+            created, expected = await self._create_once(again, eager=eager)  # delivers the start events
         return created, expected
 
     async def _create_once(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
@@ -150,7 +180,10 @@ class Starts:
                 worker.cancel_reservation(slots)
 
     async def start_many(self, workflow: str, starts: Iterable[Start[Any]]) -> Sequence[RunRecord]:
-        """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all."""
+        """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all.
+
+        Failed runs that an entry retries are repaired after that transaction, one at a time.
+        """
         return await self._create_many(
             [self._requests.new_run(workflow, start.params, id=start.id, **start.options) for start in starts]
         )
@@ -163,6 +196,8 @@ class Starts:
         chosen = gathers or options.get("dedupe") is not None or options.get("debounce") is not None
         refusing = {} if chosen else {"on_conflict": "fail", "on_reuse": "reject"}
         new = self._requests.new_run(workflow, params, id=id, batch=True, **{**refusing, **options})
+        if isinstance(new.policy, LimitedStart):
+            await self._declare_limits()
         created, expected = await self._observe([new], self._create(new, eager=True))
         if expected is not None:
             expected.end.cancel()  # this caller does not wait for the end
@@ -179,7 +214,13 @@ class Starts:
     async def _create_many(self, new: Sequence[NewRun]) -> Sequence[RunRecord]:
         created = await self._observe(new, self._store.create(new)) if new else []
         self._hub.work()
-        return [one.run for one in created if one.created]
+        rows = [one.run for one in created if one.created]
+        for request, one in zip(new, created, strict=True):
+            repairs = request.on_reuse is OnReuse.RETRY_IF_FAILED and not one.created and _has_failed(one.run)
+            if repairs and all(row.instance != one.run.instance for row in rows):  # not a repeated id
+                repaired, _ = await self._create(request, eager=False)
+                rows.append(repaired.run)
+        return rows
 
     def _indexed_run(self, workflow: Any, index: int, start: Start[Any]) -> NewRun:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from holdfast.core.model import from_ms
 from holdfast.core.records import QueueInfo, Stats, StepStats, WorkerInfo
-from holdfast.store.protocol import StatsQuery, Store, StoreStats
+from holdfast.store.protocol import StatsQuery, Store, StoreStats, Tally
 
 CACHED_SECONDS = 5.0
 _PART = 10_000
@@ -56,9 +56,9 @@ class StatsReader:
         return found
 
     async def _read(self, query: StatsQuery) -> StoreStats:
-        while await self._store.tally(_PART):
+        while await self._store.maintain(Tally(_PART)):
             pass
-        return await self._store.stats(query)
+        return await self._store.read(query)
 
 
 def _stats(found: StoreStats) -> Stats:

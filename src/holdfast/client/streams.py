@@ -21,7 +21,7 @@ from holdfast.core.show import shown
 from holdfast.core.stream_records import StreamInfo, StreamItem
 from holdfast.errors import InvalidNameError, InvalidOptionError, StoreError
 from holdfast.kernel.notify import Hub
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import Store, StreamHeadsQuery
 from holdfast.store.protocol.streams import StreamChunk, StreamPage, StreamQuery, WriterState
 
 _log = logging.getLogger("holdfast")
@@ -46,7 +46,7 @@ class StreamReads:
         row = await self._instances.find(workflow, id, run_number)
         return [
             StreamInfo(head.name, head.items, head.size, bool(head.closed_by))
-            for head in await self._store.streams(row.run)
+            for head in await self._store.read(StreamHeadsQuery(row.run))
         ]
 
     async def run_of(self, workflow: str, id: str, run_number: int | None = None) -> int:
@@ -79,7 +79,7 @@ class StreamReads:
         while True:
             changed = self._hub.wait_for_stream(run)  # before the read, so that no write is missed
             try:
-                page = await self._store.read_stream(StreamQuery(run, name, position, _PAGE))
+                page = await self._store.read(StreamQuery(run, name, position, _PAGE))
                 items, position, over, blocked = _items(page, position, attempts)
                 if items:
                     yield items

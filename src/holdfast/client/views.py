@@ -10,7 +10,7 @@ from holdfast.client.instances import Instances
 from holdfast.client.replaying import Replayer
 from holdfast.client.run_file import StoredRun, dumps, to_document
 from holdfast.core.views import ReplayView, Stack
-from holdfast.store.protocol import PageQuery, RunRecord, Store
+from holdfast.store.protocol import EventsQuery, LogsQuery, RunRecord, SnapshotQuery, Store
 
 
 class Views:
@@ -33,7 +33,7 @@ class Views:
     async def document(self, workflow: str, id: str, *, run_number: int | None = None) -> dict[str, Any]:
         """The run as a JSON document that replays on another machine."""
         row = await self._instances.find(workflow, id, run_number)
-        events = await self._store.events(PageQuery(row.run))
+        events = await self._store.read(EventsQuery(row.run))
         return to_document(await self._load(row), [*events])
 
     async def export(self, workflow: str, id: str, path: str | Path, *, run_number: int | None = None) -> None:
@@ -42,8 +42,8 @@ class Views:
 
     async def _load(self, row: RunRecord, *, logs: bool = True) -> StoredRun:
         """The row is read before the facts, so a run that ends meanwhile is shown as open, with all its facts."""
-        snapshot = await self._store.load(row.run)
-        lines = [*await self._store.logs(PageQuery(row.run))] if logs else []
+        snapshot = await self._store.read(SnapshotQuery(row.run))
+        lines = [*await self._store.read(LogsQuery(row.run))] if logs else []
         return StoredRun(row, snapshot, lines)
 
 

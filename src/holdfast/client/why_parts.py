@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 
+from holdfast.client.records import error_of
 from holdfast.client.why import Reasons, awaited_topics
 from holdfast.core import history
+from holdfast.core.frames import short_path
 from holdfast.core.model import Status, StepStatus, StepType, optional_from_ms
 from holdfast.core.records import CodePosition, StepRecord, WhyParts
+from holdfast.errors import ErrorInfo
 from holdfast.store.protocol import RunRecord
 
 _CODE = re.compile(r"(?:parked: )?([A-Z][A-Z_]{3,}):")
 """The code of an error at the beginning of a note."""
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
+_short_path = lru_cache(maxsize=1024)(short_path)
 _KINDS = {StepType.SLEEP: "sleep", StepType.CHILD: "child", StepType.ASK: "reply", StepType.NODE: "node"}
 
 
@@ -22,7 +28,7 @@ def why_parts(reasons: Reasons, now: int, *, known: bool) -> WhyParts:
     """``known``: this process implements the run's workflow."""
     row = reasons.run.row
     if row.status.terminal:
-        return WhyParts("ended")
+        return _ended(error_of(row), reasons.steps)
     here = reasons.run.positions.get(None)
     if row.pausing or row.status is Status.PAUSED:
         return _paused(row, here)
@@ -39,6 +45,22 @@ def why_parts(reasons: Reasons, now: int, *, known: bool) -> WhyParts:
     if reasons.queue_paused:
         return WhyParts("queue_paused", name=row.queue)
     return WhyParts("due" if known else "no_code", name=row.queue if known else row.workflow)
+
+
+def _ended(error: ErrorInfo | None, steps: Sequence[StepRecord]) -> WhyParts:
+    """For a run that ended with an error: the line that raised it, and the step, unless the code raised another one."""
+    if error is None:
+        return WhyParts("ended")
+    failed = [step for step in steps if step.status == StepStatus.ERRORED and step.error is not None]
+    same = failed and failed[-1].error is not None and failed[-1].error.name == error.name
+    key, name = (failed[-1].step_key, failed[-1].name) if same else (None, None)
+    return WhyParts("ended", key, name, position=_raised_at(error))
+
+
+def _raised_at(error: ErrorInfo) -> CodePosition | None:
+    """The innermost line of user code in the traceback of an error."""
+    frames = _FRAME.findall(error.traceback or "")
+    return CodePosition(_short_path(frames[-1][0]), int(frames[-1][1])) if frames else None
 
 
 def _paused(row: RunRecord, position: CodePosition | None) -> WhyParts:

@@ -9,6 +9,7 @@ import math
 import re
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
 from holdfast.core.show import shown
@@ -79,6 +80,7 @@ def _seconds(value: object, what: str) -> Decimal:
     return Decimal(min(value, MAX_MS)) * 1000  # MAX_MS in seconds is far beyond the limit already
 
 
+@lru_cache(maxsize=1024)  # workflow code passes the same few texts again and again; parsing one takes 5 us
 def _parse(text: str, what: str) -> Decimal:
     """Parse a sum of parts from the largest unit to the smallest, each unit at most once, in linear time."""
     total, position, last_unit = Decimal(0), 0, math.inf

@@ -57,8 +57,8 @@ class _Started(_Coro):
 
     def __init__(self, coro: _Coro) -> None:
         self.awaited: Any = None
-        """What the first part awaits; None: only the next iteration of the loop."""
-        self._coro = coro
+        """The object that the first part awaits; None: only the next iteration of the loop."""
+        self._coro: Any = coro  # coroutines have attributes that ``Coroutine`` lacks
         self._end: BaseException | None = None
         """The error or ``StopIteration`` with which the first part ended the coroutine."""
         self._resumed = False
@@ -88,25 +88,26 @@ class _Started(_Coro):
         self._coro.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coro.__await__()
+        waiting: Generator[Any, Any, Any] = self._coro.__await__()
+        return waiting
 
     # --- as coroutines have them, for stacks of suspended tasks
 
     @property
     def cr_frame(self) -> Any:
-        return self._coro.cr_frame  # type: ignore[attr-defined]
+        return self._coro.cr_frame
 
     @property
     def cr_await(self) -> Any:
-        return self._coro.cr_await  # type: ignore[attr-defined]
+        return self._coro.cr_await
 
     @property
     def cr_running(self) -> bool:
-        return self._coro.cr_running  # type: ignore[attr-defined, no-any-return]
+        return bool(self._coro.cr_running)
 
     @property
     def cr_code(self) -> Any:
-        return self._coro.cr_code  # type: ignore[attr-defined]
+        return self._coro.cr_code
 
 
 class _EagerTask(asyncio.Task[Any]):

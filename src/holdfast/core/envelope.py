@@ -5,8 +5,9 @@ program can be taken for an envelope, and tools that read JSON can still read th
 parses envelopes; ``holdfast.payloads`` makes and opens them.
 
 An envelope has ``payload`` (the version of the form), ``codec`` (the codecs in the order in which they encoded),
-``home`` (the pid, or the workflow, that the value belongs to) and ``data`` (base64) or ``blob``. The envelope of an
-error also has the error's ``name``, by which runs are found.
+``home`` (the pid, or the workflow, that the value belongs to) and ``data`` (base64), or ``size`` and ``sha256`` of the
+blob that is the value. ``blobs`` has the id of that blob, and the ids of the blobs to which the value refers; the
+database counts these references. The envelope of an error also has the error's ``name``, by which runs are found.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def unreadable(data: bytes) -> PayloadError:
         return error
     if _PROBLEM in content:
         return PayloadError(content[_PROBLEM])
-    if "blob" in content:
+    if "blobs" in content and not content.get("codec"):
         return PayloadError("the value is in a blob store; this app has no blobs=")
     used = ", ".join(map(str, content.get("codec", ())))
     return PayloadError(f"the value was encoded by a codec ({used}); this app has no codec=")

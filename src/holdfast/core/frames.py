@@ -12,14 +12,20 @@ from typing import Any
 
 from holdfast.core.records import CodePosition
 from holdfast.core.redaction import Redaction
-from holdfast.core.tracebacks import package_of
+from holdfast.core.tracebacks import ENGINE, package_of
 from holdfast.core.views import FrameInfo
 
 _MAX_LOCALS = 50
 
 
-def user_frames(frames: Iterable[FrameType], own: str | None) -> list[FrameType]:
-    """The frames of user code. ``own``: the package of the workflow, if it is an installed package."""
+def user_frames(frames: Iterable[FrameType], workflow_file: str) -> list[FrameType]:
+    """The frames of user code, which may be an installed package: then it is the package of the workflow's file.
+
+    A workflow of the engine's own package, as in its demo, has only the frames of its file.
+    """
+    own = package_of(workflow_file)
+    if own == ENGINE:
+        return [frame for frame in frames if frame.f_code.co_filename == workflow_file]
     return [frame for frame in frames if package_of(frame.f_code.co_filename) in (None, own)]
 
 

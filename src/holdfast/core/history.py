@@ -22,14 +22,39 @@ _REFUSED = {
 }
 
 
-def steps_of(run_number: int, facts: Iterable[Fact], payloads: Mapping[int, Any]) -> list[StepRecord]:
-    """The steps recorded by ``facts``, in the order they began. ``payloads``: the consumed events by number."""
+def steps_of(
+    run_number: int, facts: Iterable[Fact], payloads: Mapping[int, Any], *, results: bool = True
+) -> list[StepRecord]:
+    """The steps recorded by ``facts``, in the order they began. ``payloads``: the consumed events by number.
+
+    ``results`` False: successful steps are without their result, which need not be decoded then.
+    """
     by_key: dict[str, list[Fact]] = {}
     for fact in facts:
         if fact.kind not in _HIDDEN:
             by_key.setdefault(fact.key, []).append(fact)
-    records = [(_order(group), _step(run_number, group, payloads)) for group in by_key.values()]
+    records = [
+        (_order(group), _plain_step(run_number, group[0]))
+        if not results and _is_plain(group)
+        else (_order(group), _step(run_number, group, payloads))
+        for group in by_key.values()
+    ]
     return [record for _, record in sorted(records, key=lambda pair: pair[0])]
+
+
+def _is_plain(facts: list[Fact]) -> bool:
+    """True if the only fact of a step is a successful result: most steps of a long run."""
+    fact = facts[0]
+    return len(facts) == 1 and fact.state == FactState.RESULT and fact.ok and fact.kind == StepType.DO
+
+
+def _plain_step(run_number: int, fact: Fact) -> StepRecord:
+    key = fact.key
+    return StepRecord(
+        f"{run_number}:{key}", run_number, key, fact.name or key, fact.kind, StepStatus.COMPLETED, fact.attempts,
+        fact.max_attempts, fact.timeout_ms, None, None, None, None, None, from_ms(fact.started_at), from_ms(fact.at),
+        resolved=fact.event_type == RESOLVE,
+    )  # fmt: skip
 
 
 def _order(facts: list[Fact]) -> tuple[int, int]:

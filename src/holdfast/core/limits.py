@@ -41,6 +41,8 @@ class Limits:
     """Items of one stream, of all its writers."""
     stream_bytes: int = 256 * MIB
     """Size of one stream."""
+    stream_rate: int = 100_000
+    """Items that one writer, an attempt of a step or the workflow's code, writes to a stream in a second."""
     steps: int = 1024
     sleep: Duration = "365 days"
     event_wait_min: Duration = "1 second"
@@ -72,6 +74,6 @@ class Limits:
         return Limits(**values | {name: max(values[name], self.blob) for name in _IN_BLOBS})
 
 
-_IN_BLOBS = ("params", "result", "output", "event_payload")
+_IN_BLOBS = ("params", "result", "output", "event_payload", "stream_item")
 _DURATIONS = ("sleep", "event_wait_min", "event_wait_max")
 _COUNTS = tuple(limit.name for limit in fields(Limits) if limit.init and limit.name not in _DURATIONS)

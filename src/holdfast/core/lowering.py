@@ -15,12 +15,14 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, NoReturn, TypeAlias, TypeGuard, cast
+from typing import Any, NoReturn, TypeAlias, TypeGuard, TypeVar, cast
 from uuid import UUID
 
 from holdfast.core.secret import Secret, secret_form
 from holdfast.core.show import shown, type_name
 from holdfast.errors import NotSerializableError
+
+T = TypeVar("T")
 
 MAX_DEPTH = 200
 MAX_DIGITS = 4300  # Python's own limit for reading an int from text
@@ -99,6 +101,11 @@ _CONVERT: dict[type[Any], Callable[[Any], Any]] = {
     PurePath: str,
     Secret: secret_form,
 }
+
+
+def add_form(kind: type[T], convert: Callable[[T], Any]) -> None:
+    """Add a type to the table: one of a module that most programs do not load."""
+    _CONVERT[kind] = convert
 
 
 def lower(value: Any, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""The origin of a run that goes on from the recorded history of another run: a retry, a fork, a resolved step."""
+"""The origin of a run that continues from the recorded history of another run: a retry, a fork, a resolved step."""
 
 from __future__ import annotations
 

@@ -98,12 +98,27 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class OriginRecord:
+    """The run whose history a run continues, and the request that made it so."""
+
+    action: str
+    """``retry``, ``fork`` or ``resolve``."""
+    pid: str
+    run_number: int
+    at: datetime
+    actor: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """The history of one run: its steps in the order they began, its events in the order they arrived."""
 
     run_number: int
     steps: list[StepRecord]
     events: list[EventRecord]
+    origin: OriginRecord | None = None
+    """The request that created the run, if the run continues from the history of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +156,7 @@ class WhyParts:
     event_type: str | None = None
     until: datetime | None = None
     position: CodePosition | None = None
-    """The line of code that waits; None if this process does not have the code."""
+    """The line of code that waits, or for ``ended`` the line that raised the error; None if it is not known."""
     attempt: int | None = None
     """For ``retry``: the number of the attempt that failed last."""
     max_attempts: int | None = None
@@ -150,25 +165,12 @@ class WhyParts:
     code: str | None = None
     """For ``parked``: the reason, such as ``NON_DETERMINISTIC`` or ``WORKER_LOST``; None: another error."""
     others: tuple[WhyParts, ...] = ()
-    """What other tasks of the run wait for."""
-
-
-@dataclass(frozen=True, slots=True)
-class OriginRecord:
-    """The run whose history a run continues, and the request that made it so."""
-
-    action: str
-    """``retry``, ``fork`` or ``resolve``."""
-    pid: str
-    run_number: int
-    at: datetime
-    actor: str | None
-    reason: str | None
+    """Waits of the other tasks of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """A control request: who asked for what, when, why, and what came of it."""
+    """An audit record of a control request: time, actor, action, target, reason and outcome."""
 
     at: datetime
     actor: str | None
@@ -299,6 +301,10 @@ class WorkerInfo:
     alive: bool
     version: str | None = None
     """The release of its program (``WorkerConfig.version``)."""
+    draining: bool = False
+    """True if the worker claims nothing and gives up its runs (``app.drain_worker``)."""
+    held: int = 0
+    """Number of runs and nodes that the worker executes."""
 
 
 @dataclass(frozen=True, slots=True)

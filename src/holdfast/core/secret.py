@@ -53,7 +53,7 @@ class Secret(Generic[T]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema  # noqa: PLC0415  (pydantic is imported for the first annotation)
+        from pydantic_core import core_schema
 
         [inner] = get_args(source) or [Any]
         return core_schema.no_info_wrap_validator_function(_decode, handler(inner))

@@ -74,6 +74,9 @@ def items_of(steps: Iterable[StepRecord], facts: Iterable[Fact]) -> list[Item]:
 
 
 def _item(step: StepRecord, facts: Sequence[Fact]) -> Item:
+    if len(facts) == 1 and facts[0].state == FactState.RESULT and step.type == StepType.DO:  # most of a long run
+        [fact] = facts
+        return Item(step, fact.started_at, fact.at, fact.at, [_ended(fact, fact.attempts or 1, None)], fact.event)
     recorded = [fact for fact in facts if fact.state != FactState.PLAN]
     if not recorded:  # a planned step that has not begun
         at = to_ms(step.created_at)
@@ -150,7 +153,10 @@ def _with_lanes(items: Sequence[Item]) -> list[Item]:
             continue
         if len(group) > 1:
             number += 1
-            group = [replace(one, parallel=number) for one in group]
+            group = [
+                Item(one.step, one.start, one.end, one.updated, one.attempts, one.event, one.child, number)
+                for one in group
+            ]
         numbered += group
         group = [] if item is None else [item]
     return numbered
@@ -189,8 +195,9 @@ def _continues(last: Hold, hold: Hold) -> bool:
 
 
 def working_ms(items: Iterable[Item], now: int) -> int:
-    """The time in which at least one attempt ran."""
-    spans = sorted((one.start, now if one.end is None else one.end) for item in items for one in item.attempts)
+    """The time in which at least one attempt ran. It is not known for how long a lost attempt ran."""
+    attempts = (one for item in items for one in item.attempts if one.outcome != LOST)
+    spans = sorted((one.start, now if one.end is None else one.end) for one in attempts)
     total, reached = 0, 0
     for start, end in spans:
         total += max(0, end - max(start, reached))

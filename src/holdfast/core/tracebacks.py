@@ -22,7 +22,7 @@ from holdfast.errors import ChildError, StepError
 MAX_BYTES = 16 * 1024
 _MAX_CHAIN = 8
 _FOLDED = "<folded>"
-_ENGINE = "holdfast"
+ENGINE = "holdfast"
 _PACKAGE = Path(__file__).parents[1]
 _EXAMPLES = tuple(_PACKAGE / "cli" / name for name in ("example_app.py", "example_shop.py"))
 """Files of the package whose workflows stand for those of a user."""
@@ -175,7 +175,7 @@ def _is_users(frame: FrameSummary, own: str | None) -> bool:
 
 
 def _is_engine(frames: Iterable[FrameSummary]) -> bool:
-    return all(package_of(frame.filename) == _ENGINE for frame in frames)
+    return all(package_of(frame.filename) == ENGINE for frame in frames)
 
 
 def _first_library(stacks: Iterable[Sequence[FrameSummary]]) -> str | None:
@@ -185,7 +185,7 @@ def _first_library(stacks: Iterable[Sequence[FrameSummary]]) -> str | None:
     function is the engine's own.
     """
     libraries = [package_of(frame.filename) for stack in stacks for frame in stack]
-    return next((library for library in libraries if library != _ENGINE), _ENGINE)
+    return next((library for library in libraries if library != ENGINE), ENGINE)
 
 
 @lru_cache(maxsize=1024)
@@ -197,7 +197,7 @@ def package_of(filename: str) -> str | None:
     if path in _EXAMPLES:
         return None
     if path.is_relative_to(_PACKAGE):
-        return _ENGINE
+        return ENGINE
     for root in _library_paths():
         if path.is_relative_to(root):
             return _top(path.relative_to(root).parts)

@@ -118,7 +118,7 @@ class _Typed:
         return _validator(self.schema, _SchemaAdapter(exact=self.exact, surrogates=True))
 
     def decode(self, value: Any) -> Any:
-        from pydantic import ValidationError  # noqa: PLC0415  (imported late, see the module docstring)
+        from pydantic import ValidationError
 
         try:
             return self.validator.validate_python(value)
@@ -130,7 +130,7 @@ class _Typed:
 
         A strict model accepts a date as text only when it validates JSON.
         """
-        from pydantic import ValidationError  # noqa: PLC0415
+        from pydantic import ValidationError
 
         try:
             if any(issue["type"] == "string_unicode" for issue in error.errors(include_url=False)):
@@ -158,7 +158,7 @@ def _name(annotation: Any) -> str:
 
 def core_schema(annotation: Any) -> Schema:
     """Pydantic's core schema of an annotation, for validators and for the OpenAPI document."""
-    from pydantic import TypeAdapter  # noqa: PLC0415
+    from pydantic import TypeAdapter
 
     annotation = resolved(annotation)
     try:
@@ -182,7 +182,7 @@ def _plain_typed_dicts() -> Generator[None]:
     On those versions pydantic requires the ``TypedDict`` of ``typing_extensions``, because of corner cases of generic
     classes.
     """
-    from pydantic._internal import _generate_schema as internal  # noqa: PLC0415
+    from pydantic._internal import _generate_schema as internal
 
     with _typed_dict_lock:
         before = getattr(internal, _TYPED_DICT_FLAG, True)
@@ -194,7 +194,7 @@ def _plain_typed_dicts() -> Generator[None]:
 
 
 def _validator(schema: Schema, adapter: _SchemaAdapter) -> SchemaValidator:
-    from pydantic_core import SchemaValidator  # noqa: PLC0415
+    from pydantic_core import SchemaValidator
 
     # The prebuilt validators of nested models do not have the adaptations. Pydantic before 2.13 cannot disable them,
     # and would return base64 text as the bytes of a nested model.

@@ -4,8 +4,8 @@ The rules for days on which the clocks change:
 
 - **Fixed times** ("at 02:30"): a time that the clock skips occurs right after the gap; a time that the clock shows
   twice occurs once, the first time.
-- **Repeating times** ("every ten minutes"): the ticks follow the elapsed time. What the clock skips does not occur, and
-  what the clock shows twice occurs twice.
+- **Repeating times** ("every ten minutes"): the ticks follow the elapsed time. Times that the clock skips do not
+  occur, and times that the clock shows twice occur twice.
 """
 
 from __future__ import annotations

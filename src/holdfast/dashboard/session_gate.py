@@ -19,6 +19,7 @@ from holdfast.http.auth import Authorize, AuthRequest, Denied, HookTimeout, Scop
 from holdfast.http.response_bodies import date
 from holdfast.http.responses import Problem, reply
 from holdfast.http.session import SessionInfo
+from holdfast.http.strict import strict
 
 PATH = "/_session"
 _SAFE_METHODS = ("GET", "HEAD")
@@ -27,8 +28,8 @@ _MAX_BODY = 10_000
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
+@strict
 class SignIn(TypedDict):
-    __pydantic_config__ = {"extra": "forbid", "strict": True}  # type: ignore[misc]  # noqa: RUF012
     token: str
 
 
@@ -105,7 +106,7 @@ class SessionGate:
     async def _check_token(self, request: Request, token: str) -> None:
         """Raise unless the hooks allow a reading request with this token."""
         if self._authorize.open:
-            raise Problem(400, responses.VALIDATION_ERROR, "this app has no authorize hooks; nobody signs in")
+            raise Problem(400, responses.VALIDATION_ERROR, "this app has no authorize hooks; a session is not needed")
         client = request.scope.get("client")
         headers = Headers({**request.headers, "authorization": f"Bearer {token}"})
         asked = AuthRequest(

@@ -2,7 +2,7 @@
 
 ``durable(agent)`` returns a copy of an agent, and of the agents that it hands off to. Inside a workflow, each of their
 model requests, calls of function tools and guardrails becomes a step: its result is recorded, and after a crash the
-agent goes on behind it. Outside a workflow the copy is an ordinary agent.
+agent continues after it. Outside a workflow the copy is an ordinary agent.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from inspect import isawaitable
-from itertools import count
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
 from holdfast.core.durations import Duration
+from holdfast.ext.decisions import decisions
 from holdfast.ext.options import StepOptions
 from holdfast.extras import extra
 from holdfast.kernel.step_info import step_info
@@ -150,22 +150,15 @@ async def approvals(
         while result.interruptions:
             result = await Runner.run(support, await approvals(result))
     """
-    context = current_context()
     state: RunState[Any, Any] = result.to_state()
-    open_calls = {item.call_id: item for item in state.get_interruptions()}
-    first = min((call_id for call_id in open_calls if call_id is not None), default="")
-    for number in count(1):
-        if not open_calls:
-            break
-        name = f"{event} {number} for {first}"
-        decision = (await context.wait_for_event(name, type=event, timeout=timeout, payload=Approval)).payload
-        item = open_calls.pop(decision.call_id, None)
-        if item is None:
-            context.log.warning(f"an approval names the tool call {decision.call_id!r}, which is not open")
-        elif decision.approved:
-            state.approve(item)
+    open_calls = {item.call_id: item for item in state.get_interruptions() if item.call_id is not None}
+    async for decision in decisions(
+        current_context(), open_calls, Approval, lambda approval: approval.call_id, event=event, timeout=timeout
+    ):
+        if decision.approved:
+            state.approve(open_calls[decision.call_id])
         else:
-            state.reject(item, rejection_message=decision.message)
+            state.reject(open_calls[decision.call_id], rejection_message=decision.message)
     return state
 
 

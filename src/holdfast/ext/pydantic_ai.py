@@ -1,7 +1,7 @@
 """pydantic-ai: agents whose model requests and tool calls are durable steps of the workflow that runs the agent.
 
 ``HoldfastDurability`` is a capability of an agent. Inside a workflow, every model request, every call of a tool and
-every request to an MCP server becomes a step: its result is recorded, and after a crash the agent goes on behind it.
+every request to an MCP server becomes a step: its result is recorded, and after a crash the agent continues after it.
 Outside a workflow the agent is an ordinary agent.
 """
 
@@ -11,11 +11,12 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from itertools import count
 from typing import Any, ClassVar, Literal, TypeVar
 
+from holdfast.app import Holdfast
 from holdfast.core.durations import Duration
 from holdfast.errors import NonRetryableError
+from holdfast.ext.decisions import decisions
 from holdfast.ext.options import StepOptions
 from holdfast.extras import extra
 from holdfast.kernel.attempt import current_attempt
@@ -52,6 +53,7 @@ _TOOL_OPTIONS = "holdfast"
 class HoldfastDurability(BaseDurabilityCapability[Deps]):
     """Makes an agent durable inside workflows.
 
+    ``app`` says whose workflows run the agent; it may be left out, because an agent finds the run that it is called in.
     ``model``, ``tool``, ``mcp`` and ``event`` are the options of the steps of that kind; a tool may have its own in its
     metadata (``metadata={"holdfast": StepOptions(timeout="1 minute")}``, or False for a tool that runs in workflow
     code, without a step). ``models`` are further models that a run may name. ``event_stream_handler`` receives the
@@ -60,7 +62,7 @@ class HoldfastDurability(BaseDurabilityCapability[Deps]):
 
     Example::
 
-        agent = Agent("openai:gpt-5", name="support", capabilities=[HoldfastDurability()])
+        agent = Agent("openai:gpt-5", name="support", capabilities=[HoldfastDurability(app)])
 
         @app.workflow
         async def answer(ctx: Context, question: str) -> str:
@@ -80,6 +82,7 @@ class HoldfastDurability(BaseDurabilityCapability[Deps]):
 
     def __init__(
         self,
+        app: Holdfast | None = None,
         *,
         model: StepOptions | None = None,
         tool: StepOptions | None = None,
@@ -95,6 +98,8 @@ class HoldfastDurability(BaseDurabilityCapability[Deps]):
             if event_stream_handler is not None:
                 raise UserError("stream= and event_stream_handler= cannot be combined")
             event_stream_handler = _StreamOfEvents(stream)
+        if app is not None and not isinstance(app, Holdfast):
+            raise UserError(f"HoldfastDurability(app) takes a Holdfast, not {type(app).__name__}")
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._options = _Options(
             model or StepOptions(), tool or StepOptions(), mcp or StepOptions(), event or StepOptions()
@@ -117,10 +122,10 @@ class HoldfastDurability(BaseDurabilityCapability[Deps]):
     def get_run_clock(self) -> Callable[[], datetime] | None:
         return current_context().now if self.in_durable_context else None
 
-    async def get_run_start_time(self, run_id: str) -> datetime | None:  # noqa: ARG002  (the signature of the base)
+    async def get_run_start_time(self, run_id: str) -> datetime | None:
         return current_context().now() if self.in_durable_context else None
 
-    async def wrap_run(self, ctx: RunContext[Deps], *, handler: WrapRunHandler) -> AgentRunResult[Any]:  # noqa: ARG002
+    async def wrap_run(self, ctx: RunContext[Deps], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         if self.agent is None:
             return await handler()
         with self.agent.parallel_tool_call_execution_mode(self._mode):
@@ -159,20 +164,12 @@ async def approvals(
             decided = await approvals(result.output)
             result = await agent.run(message_history=result.all_messages(), deferred_tool_results=decided)
     """
-    context = current_context()
-    open_calls = {call.tool_call_id for call in requests.approvals}
+    calls = [call.tool_call_id for call in requests.approvals]
     decided: dict[str, bool | ToolApproved | ToolDenied] = {}
-    first = min(open_calls, default="")
-    for number in count(1):
-        if not open_calls:
-            break
-        name = f"{event} {number} for {first}"
-        decision = (await context.wait_for_event(name, type=event, timeout=timeout, payload=Approval)).payload
-        if decision.tool_call_id in open_calls:
-            open_calls.discard(decision.tool_call_id)
-            decided[decision.tool_call_id] = decision.result()
-        else:
-            context.log.warning(f"an approval names the tool call {decision.tool_call_id!r}, which is not open")
+    async for decision in decisions(
+        current_context(), calls, Approval, lambda approval: approval.tool_call_id, event=event, timeout=timeout
+    ):
+        decided[decision.tool_call_id] = decision.result()
     return DeferredToolResults(approvals=decided)
 
 
@@ -225,10 +222,10 @@ class _StepBackend(JournalCallableOperationBackend[StepOptions]):
     async def execute(
         self,
         *,
-        operation_id: DurableOperationId,  # noqa: ARG002  (the signature of the base)
+        operation_id: DurableOperationId,
         name: str,
         body: Callable[[], Awaitable[object]],
-        cache_key: tuple[object, ...],  # noqa: ARG002
+        cache_key: tuple[object, ...],
         config: StepOptions,
     ) -> object:
         context: Context = current_context()

@@ -9,7 +9,7 @@ from holdfast.core import codec, history
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.core.records import StepRecord
-from holdfast.graph.node_rules import SKIPPED
+from holdfast.graph.outcomes import SKIPPED
 from holdfast.graph.shape import Shape
 from holdfast.kernel.unit_driver import PLAN_KEY
 from holdfast.store.protocol import RESOLVE, Fact, FactState

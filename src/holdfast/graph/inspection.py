@@ -57,7 +57,7 @@ class GraphInspection:
 
     # --- where it is
 
-    def tasks(self, *, all: bool = False) -> list[TaskStack]:  # noqa: ARG002  (a node has one frame)
+    def tasks(self, *, all: bool = False) -> list[TaskStack]:
         """The nodes and items that have started. A mapped node whose items run is not shown itself."""
         started = [node for node in self._nodes() if node.state in _OPEN]
         mapped = {_node(node.step_key) for node in started if node.step_key.endswith("]")}

@@ -13,10 +13,11 @@ from holdfast.core.retention import Retention
 from holdfast.graph import history, views
 from holdfast.graph.definition import Graph
 from holdfast.graph.node_rules import GraphDriver
-from holdfast.graph.repair import GraphRepairRules
+from holdfast.graph.repair import GraphRepairRules, resolve
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.model import Model, RecordedRun, UnitModel
-from holdfast.store.protocol import GRAPH, Fact, NewUnit, RunRecord, Store
+from holdfast.kernel.repair import Resolution
+from holdfast.store.protocol import GRAPH, Advance, Fact, NewUnit, RunRecord, Store
 
 if TYPE_CHECKING:
     from holdfast.core.redaction import Redaction
@@ -37,6 +38,9 @@ class GraphUnitModel(UnitModel):
 
     async def draw_run(self, store: Store, run: RunRecord) -> str:
         return await views.draw_run(store, run)
+
+    def resolve(self, run: RecordedRun, resolution: Resolution) -> Advance:
+        return resolve(run, resolution)
 
     def draw_definition(self, definition: Definition) -> str:
         return views.draw_definition(definition)

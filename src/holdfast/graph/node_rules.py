@@ -13,17 +13,19 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 from holdfast.core import codec, failure
 from holdfast.core.failure import Failure
+from holdfast.core.jitter import retry_jitter
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
 from holdfast.errors import DefinitionError, ParamsInvalidError
+from holdfast.graph import outcomes
 from holdfast.graph.definition import Graph
 from holdfast.graph.items import collected, error_of, values_of
 from holdfast.graph.node_spec import PARAMS, Function, NodeSpec
+from holdfast.graph.outcomes import NODE, SKIPPED
 from holdfast.graph.shape import MAX_ITEMS, NodeShape, Shape, UnitPosition
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.driver import Call, Outcome
@@ -46,9 +48,6 @@ from holdfast.store.protocol import (
     UnitRelease,
 )
 
-NODE = "node"
-SKIPPED = "skipped"
-
 
 class GraphDriver:
     """Opens runs of one graph."""
@@ -59,6 +58,13 @@ class GraphDriver:
 
     def open(self, run: RunRecord, plan: bytes, requests: Requests) -> GraphUnits:
         return GraphUnits(self._graph, run, Shape.of_meta(plan), requests, self._limits)
+
+    def check_result(self, key: str, value: bytes) -> None:
+        node, bracket, _ = key.partition("[")
+        spec = self._graph.specs.get(node)
+        if spec is not None and spec.function is not None:
+            decode = spec.decode if bracket or spec.map is None else codec.decoder(spec.returns)
+            codec.check_result(f"result of node {key!r}", codec.plain(value), value, decode)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,13 +98,13 @@ class NodeCall:
     def limited_by(self) -> Sequence[LimitKey]:
         return [limit.of_arguments((), self.kwargs, self.kwargs) for limit in self.spec.limits]
 
-    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:  # noqa: ARG002
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         raise RuntimeError("a node has no transaction")
 
     def record(self, value: Any) -> tuple[bytes, Any]:
         return codec.record(value, self.spec.decode, self.limit, "node", self.key)
 
-    def start_fact(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
+    def start_fact(self, attempt: int, at: int) -> Fact | None:
         return None  # the claim of the unit writes the START fact
 
 
@@ -169,7 +175,7 @@ class GraphUnits:
         values = _ParameterValues(self._run, results, self._mapped_lists)
         if position.item is None:
             if spec.when is not None and not spec.when.call(**self._arguments(spec.when, values)):
-                return self._skip(task, now_ms)
+                return outcomes.skipped(self._shape, task, now_ms)
             if node.map is not None:
                 return self._create_item_units(task, node, values, now_ms)
         else:
@@ -299,15 +305,7 @@ class GraphUnits:
         return advance
 
     def _complete(self, task: TaskRef, value: bytes | None, started_at: int, at: int) -> Advance:
-        position = UnitPosition.of(task.unit)
-        name = self._shape.node(position.node).name
-        if position.item is not None:
-            return _end_item(task, name, at, started_at, ok=True, value=value, attempts=task.epoch)
-        return Advance(
-            task,
-            results=[_result(name, at, started_at, value=value, attempts=task.epoch)],
-            decrements=[MissingDecrement(n) for n in self._shape.successors(position.node)],
-        )
+        return outcomes.completed(self._shape, task, value, started_at, at, task.epoch)
 
     def _fail_attempt(self, task: TaskRef, error: Failure, started_at: int, at: int) -> Advance:
         position = UnitPosition.of(task.unit)
@@ -316,7 +314,7 @@ class GraphUnits:
         if final or not retry.allows(task.epoch):
             return self._fail_permanently(task, error, started_at, at, task.epoch)
         key = self.key(task.unit)
-        jitter = Random(f"{self._run.seed}/{key}/{task.epoch}").random()  # noqa: S311  (spreads retries)
+        jitter = retry_jitter(self._run.seed, key, task.epoch)
         retry_at = at + retry.delay_after(task.epoch, jitter)
         fact = Fact(
             FactState.FAILURE, key, task.epoch, NODE, at, started_at, ok=False, value=error.encode(),
@@ -325,23 +323,7 @@ class GraphUnits:
         return Advance(task, facts=[fact], release=UnitRelease(retry_at))
 
     def _fail_permanently(self, task: TaskRef, error: Failure, started_at: int, at: int, attempts: int) -> Advance:
-        """Write the error of a node and skip its descendants. A failed item ends alone; the other items still run."""
-        position = UnitPosition.of(task.unit)
-        name, value = self._shape.node(position.node).name, error.encode()
-        if position.item is not None:
-            return _end_item(task, name, at, started_at, ok=False, value=value, attempts=attempts)
-        fact = _result(name, at, started_at, ok=False, value=value, attempts=attempts)
-        return self._skip_descendants(task, position.node, fact)
-
-    def _skip(self, task: TaskRef, now_ms: int) -> Advance:
-        name = self._shape.node(task.unit).name
-        return self._skip_descendants(task, task.unit, _result(name, now_ms, now_ms, kind=SKIPPED))
-
-    def _skip_descendants(self, task: TaskRef, number: int, fact: Fact) -> Advance:
-        descendants = self._shape.descendants(number)
-        skips = [_result(self._shape.node(n).name, fact.at, fact.at, kind=SKIPPED) for n in descendants]
-        # The units of skipped nodes never become ready: their ``missing`` stays above 0.
-        return Advance(task, results=[fact, *skips])
+        return outcomes.failed(self._shape, task, error.encode(), started_at, at, attempts)
 
     # --- the end
 
@@ -371,7 +353,9 @@ class GraphUnits:
         return output if len(output) <= self._limits.output else None
 
     def _with_successor(self, finish: Finish, now_ms: int, *, retryable: bool | None = False) -> Finish:
-        chance = Random(f"{self._run.seed}//{self._run.attempt}").random()  # noqa: S311  (spreads retries)
+        if self._options.retry is None and self._options.cron is None:
+            return finish
+        chance = retry_jitter(self._run.seed, "", self._run.attempt)
         successor = self._options.successor(
             self._run, finish, retryable=retryable is not False, now=now_ms, chance=chance
         )
@@ -418,19 +402,3 @@ def _default_input(values: _ParameterValues, node: NodeShape) -> Any:
     if not node.after:
         return values[PARAMS] if values.has(PARAMS) else None
     return values[node.after[0]] if len(node.after) == 1 else {name: values[name] for name in node.after}
-
-
-def _end_item(
-    task: TaskRef, node: str, at: int, started_at: int, *, ok: bool, value: bytes | None, attempts: int
-) -> Advance:
-    """Write the outcome of one item of a mapped node. The node is due again after the last item."""
-    number, item = UnitPosition.of(task.unit)
-    fact = Fact(FactState.ITEM, node, item or 0, NODE, at, started_at, ok=ok, value=value, attempts=attempts)
-    return Advance(task, facts=[fact], decrements=[MissingDecrement(number)])
-
-
-def _result(
-    name: str, at: int, started_at: int, *, ok: bool = True, value: bytes | None = None, kind: str = NODE,
-    attempts: int = 0,
-) -> Fact:  # fmt: skip
-    return Fact(FactState.RESULT, name, 0, kind, at, started_at, ok=ok, value=value, attempts=attempts)

@@ -1,20 +1,23 @@
-"""The history with which a retried, resolved or forked run of a graph goes on, and its open units."""
+"""The history with which a retried, resolved or forked run of a graph continues, and its open units."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from holdfast.core.facts import Fact, FactState
-from holdfast.graph.node_rules import NODE, SKIPPED
+from holdfast.core import codec
+from holdfast.core.facts import RESOLVE, Fact, FactState
+from holdfast.errors import StateError
+from holdfast.graph import outcomes
+from holdfast.graph.outcomes import NODE, SKIPPED
 from holdfast.graph.shape import Shape, UnitPosition
 from holdfast.graph.views import planned_shape
 from holdfast.kernel.model import RecordedRun
 from holdfast.kernel.repair import Continuation, RepairRules, Resolution, not_failed, replaced, unknown_step
-from holdfast.store.protocol import NewUnit
+from holdfast.store.protocol import Advance, NewUnit, TaskRef
 
 
 class GraphRepairRules(RepairRules):
-    def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:  # noqa: ARG002
+    def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:
         """The history without the failed nodes, the failed items, and the nodes that were skipped because of them."""
         shape = planned_shape(run.facts, run.row)
         results = {fact.key: fact for fact in run.facts if fact.state == FactState.RESULT}
@@ -43,6 +46,63 @@ class GraphRepairRules(RepairRules):
             again |= {name, *_after(shape, name)}
         kept = replaced([fact for fact in results if fact.key not in again], outputs, NODE)
         return _continuation(run, shape, {fact.key: fact for fact in kept}, items=False)
+
+
+def resolve(run: RecordedRun, resolution: Resolution) -> Advance:
+    """The outcome of a node that is running or retrying, or of an item of a mapped node."""
+    shape = planned_shape(run.facts, run.row)
+    position = _position(shape, resolution.step)
+    starts = [fact for fact in run.facts if fact.state == FactState.START and fact.key == resolution.step]
+    if position is None or not starts:
+        raise StateError(
+            f"node {resolution.step!r} of {run.row.pid} is not known, or has not been tried yet, so it cannot be "
+            "resolved"
+        )
+    if _has_outcome(run.facts, shape, position):
+        raise StateError(f"node {resolution.step!r} of {run.row.pid} has a result already")
+    node = shape.node(position.node)
+    if node.run is not None:
+        raise StateError(
+            f"node {resolution.step!r} of {run.row.pid} waits for a run of {node.run!r}: resolve a step of that "
+            "run, or end it"
+        )
+    task = TaskRef(run.row.run, position.unit, "", 0)
+    write = outcomes.completed if resolution.ok else outcomes.failed
+    advance = write(shape, task, resolution.value, starts[-1].at, resolution.at, len(starts))
+    advance.facts = [fact._replace(event_type=RESOLVE) for fact in advance.facts]
+    advance.results = [*_decided(advance.results)]
+    if node.map is not None and position.item is None:
+        advance.removed_units = _item_units_of(shape, position.node, run.facts)
+    return advance
+
+
+def _position(shape: Shape, key: str) -> UnitPosition | None:
+    """The position of the unit with this key."""
+    name, bracket, index = key.partition("[")
+    number = shape.number.get(name)
+    if number is None or (bracket and not (index[-1:] == "]" and index[:-1].isdecimal())):
+        return None
+    return UnitPosition(number, int(index[:-1]) if bracket else None)
+
+
+def _has_outcome(facts: Sequence[Fact], shape: Shape, position: UnitPosition) -> bool:
+    name = shape.node(position.node).name
+    own = [fact for fact in facts if fact.key == name]
+    is_item = any(fact.state == FactState.ITEM and fact.n == position.item for fact in own)
+    return is_item or any(fact.state == FactState.RESULT for fact in own)
+
+
+def _decided(results: Sequence[Fact]) -> Iterator[Fact]:
+    """The results, the first of which was decided by hand; the others are those of skipped nodes."""
+    for n, fact in enumerate(results):
+        yield fact._replace(event_type=RESOLVE) if n == 0 else fact
+
+
+def _item_units_of(shape: Shape, number: int, facts: Sequence[Fact]) -> list[int]:
+    """The units of all items of a mapped node, which may have no tasks."""
+    source = shape.node(number).map
+    lists = [fact.value for fact in facts if fact.state == FactState.RESULT and fact.key == source]
+    return [UnitPosition(number, n).unit for n in range(len(codec.plain(lists[0])) if lists else 0)]
 
 
 def _after(shape: Shape, name: str) -> list[str]:

@@ -21,7 +21,7 @@ _STATES = {"result/": FactState.RESULT, "start/": FactState.START, "tombstone": 
 async def facts(store: Store, run: RunRecord, prefix: str) -> dict[str, Any]:
     """The facts whose keys begin with a prefix. A prefix within one state needs one range scan."""
     state = next((state for start, state in _STATES.items() if prefix.startswith(start)), None)
-    rows = await store.facts(FactsQuery(run.run)) if state is None else await store.facts(FactsQuery(run.run, state))
+    rows = await store.read(FactsQuery(run.run)) if state is None else await store.read(FactsQuery(run.run, state))
     return {key: value for key, value in _entries(rows) if key.startswith(prefix)}
 
 
@@ -50,12 +50,12 @@ def data_of(result: Fact) -> Any:
 
 async def results(store: Store, run: RunRecord) -> dict[str, Any]:
     """The results of the nodes that succeeded, by node."""
-    rows = await store.facts(FactsQuery(run.run, FactState.RESULT))
+    rows = await store.read(FactsQuery(run.run, FactState.RESULT))
     return {fact.key: codec.plain(fact.value) for fact in rows if status_of(fact) == "ok"}
 
 
 async def shape(store: Store, run: RunRecord) -> Shape:
-    facts = await store.facts(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
+    facts = await store.read(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
     return planned_shape(facts, run)
 
 
@@ -69,7 +69,7 @@ def planned_shape(facts: Sequence[Fact], run: RunRecord) -> Shape:
 
 async def draw_run(store: Store, run: RunRecord) -> str:
     """The run as a Mermaid flowchart, coloured by the states of its nodes."""
-    rows = await store.facts(FactsQuery(run.run))
+    rows = await store.read(FactsQuery(run.run))
     states = {fact.key.partition("[")[0]: "running" for fact in rows if fact.state == FactState.START}
     states |= {fact.key: status_of(fact) for fact in rows if fact.state == FactState.RESULT}
     return mermaid(shape_of(rows), states)

@@ -75,8 +75,7 @@ class Admission:
         if ask_again:
             filters_of_hooks = await self._authorize.run_request_hook(auth_request)
         filters_of_hooks += await self._authorize.run_scope_hook(auth_request)
-        also = None if spec.also is None else spec.also(content.body)
-        if also is not None:
+        for also in () if spec.also is None else sorted(spec.also(content.body)):
             other_scope = replace(auth_request, scope=also)
             filters_of_hooks += await self._authorize.run_request_hook(other_scope)
             filters_of_hooks += await self._authorize.run_scope_hook(other_scope)

@@ -231,7 +231,7 @@ class Authorize:
 
     async def run_request_hook(self, request: AuthRequest) -> list[Filter]:
         """Run the ``request`` hook and return its filters. Raise ``Denied`` also if no hook covers the route."""
-        if not self.open and self.request is None and not self.refines(request):
+        if self.request is None and not self.refines(request) and not self.open:
             raise Denied(_FORBIDDEN, "no rule allows this request")
         return await self._run(self.request, request)
 

@@ -173,11 +173,7 @@ class Document:
             operation["parameters"].append(_SEARCH)
         if operation["operationId"] == "sendEvent":
             event = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
-            event["type"] |= {
-                "minLength": 1,
-                "maxLength": limits.event_type,
-                "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_.-]*$",
-            }
+            event["type"] |= _event_type(limits.event_type)
 
     def _add_states(self, components: Schema) -> None:
         """Add the statuses and the states of steps that the authoring models have."""
@@ -257,6 +253,10 @@ class Document:
             "params": input_schema(definition, components),
             **_option_schemas(),
         }
+        message = properties["messages"]["items"]
+        message["properties"]["type"] |= _event_type(self._backend.limits.event_type)
+        if definition.events:
+            properties["messages"]["items"] = event_schema(definition, message, components)
         if definition.batch is not None:  # a start is one item of the list that a run receives
             item = properties["params"].get("items", {})
             properties = {name: field for name, field in properties.items() if name in _OF_BATCHED} | {"params": item}
@@ -293,6 +293,10 @@ def _response_class(spec: Spec) -> type[Response]:
     if spec.streams:
         return _EventStream
     return PlainTextResponse if spec.result is str else JSONResponse
+
+
+def _event_type(max_length: int) -> Schema:
+    return {"minLength": 1, "maxLength": max_length, "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_.-]*$"}
 
 
 def _option_schemas() -> Schema:

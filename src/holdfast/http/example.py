@@ -18,10 +18,11 @@ from holdfast.http.backend import Backend
 from holdfast.http.handlers import Handlers
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec
+from holdfast.http.strict import strict
 
 
+@strict
 class KillWorker(TypedDict):
-    __pydantic_config__ = {"extra": "forbid", "strict": True}  # type: ignore[misc]  # noqa: RUF012
     workflow: str
     id: str
 
@@ -33,7 +34,7 @@ class KilledWorker(TypedDict):
 
 class Example(Handlers):
     async def kill(self, request: Request) -> Response:
-        """Kill the process of the worker that holds a run. Another worker goes on when the lease has expired."""
+        """Kill the process of the worker that holds a run. Another worker continues when the lease has expired."""
         client = self._client()
         body: KillWorker = admitted(request).body
         owner = (await client.instances.find(*client.instances.address(body["workflow"], body["id"]))).owner
@@ -45,13 +46,15 @@ class Example(Handlers):
         return reply(killed)
 
 
+_KILL_WORKER = TypeAdapter(KillWorker)
+
+
 def example_routes(backend: Backend) -> Sequence[Spec]:
     if not backend.example:
         return []
-    body = TypeAdapter(KillWorker)
     return [
         Spec(
             "POST", "/_example/kill", "killWorker", Scope.OPERATE, Example(backend).kill, KilledWorker,
-            (400, 404, 408, 409, 413, 415), body,
+            (400, 404, 408, 409, 413, 415), _KILL_WORKER,
         )
     ]  # fmt: skip

@@ -147,6 +147,8 @@ class Starts(Handlers):
         created = await traced(
             client, request, client.starts.create(workflow, body.get("params"), id=body.get("id"), **options)
         )
+        if "reason" in body:
+            await client.control.note(workflow, created.id, "start", body["reason"] or None)
         return reply(response_bodies.instance(created))
 
     async def create_batch(self, request: Request, workflow: Name) -> Response:
@@ -224,7 +226,8 @@ class Events(Handlers):
         client = self._client()
         address = client.instances.address(workflow, instance_id)
         body: wire_requests.NewEvent = admitted(request).body
-        sending = client.events.send(*address, body["type"], body.get("payload"), event_id=body.get("id"))
+        event = (body["type"], body.get("payload"))
+        sending = client.events.send(*address, *event, event_id=body.get("id"), reason=body.get("reason"))
         status = await traced(client, request, sending)
         sent: wire.SentEvent = {"status": response_bodies.details(status), "accepted": True}
         return reply(sent)
@@ -263,11 +266,11 @@ class Outbox(Handlers):
             response_bodies.outbox(await client.outbox.records(*client.instances.address(workflow, instance_id)))
         )
 
-    async def redeliver(self, workflow: Name, instance_id: Id) -> Response:
+    async def redeliver(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Deliver parked events again, starting with the first attempt. The response has their number."""
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        body: wire.Redelivered = {"redelivered": await client.outbox.redeliver(*address)}
+        body: wire.Redelivered = {"redelivered": await client.outbox.redeliver(*address, reason=_reason(request))}
         return reply(body)
 
 

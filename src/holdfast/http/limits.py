@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NotRequired
 
 from fastapi import Path
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
@@ -20,27 +20,27 @@ from holdfast.http.backend import Backend
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec
 from holdfast.http.start_options import Duration
+from holdfast.http.strict import strict
 from holdfast.http.wire import Count
 from holdfast.http.wire_requests import Reason
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_COUNT = 1_000_000_000
 
 LimitName = Annotated[str, Path(description="The name of a limit.")]
 Positive = Annotated[int, Field(ge=1, le=_MAX_COUNT)]
 
 
+@strict
 class RateFields(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     count: Positive
     per: Duration
     burst: NotRequired[Positive | None]
 
 
+@strict
 class LimitChangesRequest(TypedDict):
     """Values that are absent stay as they are; null removes a maximum."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     concurrency: NotRequired[Annotated[int, Field(ge=0, le=_MAX_COUNT)] | None]
     rate: NotRequired[RateFields | None]
     fair: NotRequired[bool]
@@ -91,12 +91,15 @@ class LimitRoutes:
         return reply(_limit(await self._client().flow.set_limit(limit, **changes)))
 
 
+_CHANGES = TypeAdapter(LimitChangesRequest)
+
+
 def limit_routes(backend: Backend) -> Sequence[Spec]:
-    routes, changes = LimitRoutes(backend), TypeAdapter(LimitChangesRequest)
+    routes = LimitRoutes(backend)
     errors = (400, 404, 408, 413, 415)
     return [
         Spec("GET", "/_limits", "listLimits", Scope.READ, routes.list_limits, LimitsBody),
-        Spec("PUT", "/_limits/{limit}", "changeLimit", Scope.OPERATE, routes.change, LimitBody, errors, changes),
+        Spec("PUT", "/_limits/{limit}", "changeLimit", Scope.OPERATE, routes.change, LimitBody, errors, _CHANGES),
     ]
 
 

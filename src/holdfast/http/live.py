@@ -1,9 +1,10 @@
 """Live updates: one loop per server reads what open pages show, and sends each change to all pages that show it.
 
-A **topic** is what a page shows: the overview, a page of a list, one run. Pages that show the same share a topic, so
-the number of queries depends on the number of topics, not on the number of pages. The loop reads all topics in a
-*round*. The pause after a round is at least ``_MIN_PAUSE_S``, and ``_SHARE`` times as long as the round took, so
-that live updates use a bounded part of the time of the process, however many topics there are.
+A **topic** is the content of a page: the overview, a page of a list, one run. Pages that show the same share a topic,
+so the number of queries depends on the number of topics, not on the number of pages. The loop reads all topics in a
+*round*. The pause after a round is at least ``_MIN_PAUSE_S``, and ``_SHARE`` times as long as the reads of the round
+and the sends to all pages took, so that live updates use a bounded part of the time of the process, however many topics
+and pages there are.
 
 A topic has a version, which is the id of its events. A page that reconnects sends the last id that it received: it gets
 nothing if the version is the same, otherwise the whole present state. No history of events is kept.
@@ -30,7 +31,9 @@ _MIN_PAUSE_S = 0.2
 _MAX_PAUSE_S = 10.0
 _IDLE_S = 2.0
 """Longest time without a round if no other process has written anything."""
-_SHARE = 20
+_SHARE = 40
+_MAX_SEND_S = 0.002
+"""Longest time of a send that counts: a send that takes longer waits for its client, and uses no processor."""
 _PING_S = 15.0
 """An idle stream sends a comment this often, so that proxies keep it open, and checks whether it is still allowed."""
 
@@ -99,6 +102,8 @@ class Broadcaster:
         self._topics: dict[Hashable, _Topic] = {}
         self._loop: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._sending = 0.0
+        """Time of all sends since the last round."""
         self._closed = False
         self.closing = asyncio.Event()
         """Set when the server stops."""
@@ -122,9 +127,11 @@ class Broadcaster:
             yield b": open\n\n"
             while True:
                 if topic.version > sent:
-                    if last_id != f"{self._boot}.{topic.version}":
-                        yield topic.frame(self._boot, full=sent == 0 or topic.version != sent + 1)
-                    sent, last_id = topic.version, ""
+                    version, began = topic.version, asyncio.get_running_loop().time()
+                    if last_id != f"{self._boot}.{version}":
+                        yield topic.frame(self._boot, full=sent == 0 or version != sent + 1)
+                    self._sending += min(asyncio.get_running_loop().time() - began, _MAX_SEND_S)
+                    sent, last_id = version, ""
                 ended = await self._ended(topic, sent, allowed)
                 if ended is None:
                     continue
@@ -164,12 +171,19 @@ class Broadcaster:
             try:
                 client = self._client()
                 await self._round(client)
-                took = asyncio.get_running_loop().time() - began
-                await asyncio.sleep(min(max(_MIN_PAUSE_S, _SHARE * took), _MAX_PAUSE_S))
+                await self._pause(asyncio.get_running_loop().time() - began)
                 version = await self._next(client, version)
             except HoldfastError as error:  # the pages show old data, and when it was read
                 _log.warning("cannot read live updates (%s): %s", error.code, error)
                 await asyncio.sleep(_IDLE_S)
+
+    async def _pause(self, reading: float) -> None:
+        """Wait after a round whose reads took ``reading`` seconds; its updates are sent meanwhile."""
+        await asyncio.sleep(_MIN_PAUSE_S)
+        pause = min(_SHARE * (reading + self._sending), _MAX_PAUSE_S)
+        self._sending = 0.0
+        if pause > _MIN_PAUSE_S:
+            await asyncio.sleep(pause - _MIN_PAUSE_S)
 
     async def _round(self, client: Client) -> None:
         for topic in [*self._topics.values()]:

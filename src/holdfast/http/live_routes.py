@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import Query
+from fastapi.sse import EventSourceResponse
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from holdfast.core.filters import Filter
 from holdfast.errors import InvalidOptionError
@@ -50,7 +51,7 @@ class Live(Handlers):
         last_id = request.headers.get("last-event-id", "")
         allowed = still_allowed(self._backend, self._authorize, request, "getLive")
         stream = self._broadcaster.stream(key, reader, last_id, allowed)
-        return StreamingResponse(stream, headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
+        return EventSourceResponse(stream, headers={"x-accel-buffering": "no"})
 
     async def _topic(self, request: Request, query: LiveParams) -> tuple[Hashable, Reader]:
         filters = admitted(request).filters

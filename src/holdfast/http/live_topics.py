@@ -70,8 +70,8 @@ class RunReader(Reader):
             return None
         self._seen = mark
         description = await client.reads.describe_listed(mark.row)
-        numbers = {"version": mark.version, "events": mark.events, "logs": mark.logs}
-        data = _with_time(client, {**_run(description), **numbers})
+        _row, *numbers = mark
+        data = _with_time(client, {**_run(description), **dict(zip(mark._fields[1:], numbers, strict=True))})
         return Update("run", data, "run", lambda: data)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import NotRequired
+from typing import Annotated, NotRequired
 
+from fastapi import Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
@@ -16,11 +18,13 @@ from holdfast.core.records import QueueInfo, Stats, WorkerInfo
 from holdfast.http.admission import admitted, auth_request_of
 from holdfast.http.auth import AuthContent, Authorize, Denied, HookTimeout, Scope, role_of
 from holdfast.http.backend import Backend
+from holdfast.http.queries import check_query
 from holdfast.http.response_bodies import date, optional_date
 from holdfast.http.responses import reply
 from holdfast.http.session import session_of
 from holdfast.http.spec import Spec
 from holdfast.http.wire import Count, Date
+from holdfast.http.wire_requests import optional
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -57,6 +61,10 @@ class WorkerBody(TypedDict):
     startedAt: Date
     seenAt: Date
     alive: bool
+    draining: bool
+    """True if the worker claims nothing and gives up its runs."""
+    held: Count
+    """Number of runs and nodes that the worker executes."""
     version: NotRequired[str]
 
 
@@ -87,6 +95,12 @@ class VersionBody(TypedDict):
 
 class VersionsBody(TypedDict):
     versions: list[VersionBody]
+
+
+class VersionsParams(BaseModel):
+    """``workflow``: count only the open runs of this workflow."""
+
+    workflow: str = optional(min_length=1)
 
 
 class MeBody(TypedDict):
@@ -138,8 +152,9 @@ class Observation:
         body: QueuesBody = {"queues": [_queue(queue) for queue in await self._backend.client().queues()]}
         return reply(body)
 
-    async def versions(self) -> Response:
+    async def versions(self, request: Request, query: Annotated[VersionsParams, Query()]) -> Response:
         """The releases that have open runs or living workers; runs and workers without a version come last."""
+        check_query(request, query)
         body: VersionsBody = {
             "versions": [
                 {
@@ -148,7 +163,7 @@ class Observation:
                     "workers": [*one.workers],
                     "alive": bool(one.workers),
                 }
-                for one in await self._backend.client().versions()
+                for one in await self._backend.client().versions(query.workflow)
             ]
         }
         return reply(body)
@@ -190,7 +205,7 @@ def observation_routes(routes: Observation) -> Sequence[Spec]:
         Spec("GET", "/_stats", "getStats", Scope.READ, routes.stats, StatsBody),
         Spec("GET", "/_workers", "listWorkers", Scope.READ, routes.workers, WorkersBody),
         Spec("GET", "/_queues", "listQueues", Scope.READ, routes.queues, QueuesBody),
-        Spec("GET", "/_versions", "listVersions", Scope.READ, routes.versions, VersionsBody),
+        Spec("GET", "/_versions", "listVersions", Scope.READ, routes.versions, VersionsBody, (400,)),
         Spec("GET", "/_me", "getMe", Scope.READ, routes.me, MeBody, no_instances=True),
     ]
 
@@ -238,6 +253,8 @@ def _worker(worker: WorkerInfo) -> WorkerBody:
         "startedAt": date(worker.started_at),
         "seenAt": date(worker.seen_at),
         "alive": worker.alive,
+        "draining": worker.draining,
+        "held": worker.held,
     }
     if worker.version is not None:
         body["version"] = worker.version

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from holdfast.core.attributes import conditions
+from holdfast.core.condition_text import is_number, parse_condition
 from holdfast.core.durations import to_ms
 from holdfast.core.filters import Filter
 from holdfast.errors import InvalidDurationError, InvalidOptionError
@@ -22,7 +20,6 @@ MAX_WAIT_MS = 60_000
 """Longest wait of one request. Many proxies close a connection that is silent for longer."""
 _SEARCH_PREFIX = "search."
 P = TypeVar("P", bound=BaseModel)
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def list_filter(request: Request) -> Filter:
@@ -86,7 +83,7 @@ def wait_seconds(text: str) -> float:
     """The time that a request waits for the end of a run."""
     problem = f"at most {MAX_WAIT_MS // 1000}s are allowed"
     try:
-        ms = to_ms(float(text) if _NUMBER.fullmatch(text) else text, "wait")
+        ms = to_ms(float(text) if is_number(text) else text, "wait")
     except InvalidDurationError as error:
         ms, problem = MAX_WAIT_MS + 1, str(error)
     if ms > MAX_WAIT_MS:
@@ -104,7 +101,7 @@ def _search(request: Request) -> dict[str, Any]:
     issues: list[wire.Issue] = []
     for name, text in request.query_params.multi_items():
         if name.startswith(_SEARCH_PREFIX):
-            key, condition = name[len(_SEARCH_PREFIX) :], _condition(text)
+            key, condition = name[len(_SEARCH_PREFIX) :], parse_condition(text)
             try:
                 conditions(key, condition)
             except InvalidOptionError as error:
@@ -114,24 +111,3 @@ def _search(request: Request) -> dict[str, Any]:
         raise _invalid(issues)
     check_at_most(["query", "search"], sum(map(len, search.values())), MAX_SEARCH_FILTERS)
     return {key: values[0] if len(values) == 1 else values for key, values in search.items()}
-
-
-def _condition(text: str) -> Any:
-    for op in ("<=", ">=", "<", ">"):
-        if text.startswith(op):
-            return op, _scalar(text[len(op) :])
-    return _scalar(text)
-
-
-def _scalar(text: str) -> Any:
-    """Convert a value: a number, a boolean or text in double quotes is read as JSON, any other value is text."""
-    if text.startswith('"') or _NUMBER.fullmatch(text) or text in ("true", "false"):
-        with suppress(ValueError):
-            return json.loads(text, parse_int=_integer)
-    return text
-
-
-def _integer(text: str) -> int | float:
-    """Read an integer. Beyond 2**53 the result is a float, so that it equals the same number written as ``1e17``."""
-    number = float(text)
-    return int(number) if abs(number) <= 2**53 else number

@@ -1,4 +1,4 @@
-"""The routes that pause, resume and move queues: bodies, handlers and the table."""
+"""The routes that pause, resume and move queues, and drain workers: bodies, handlers and the table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, NotRequired
 
 from fastapi import Path
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
@@ -16,16 +16,16 @@ from holdfast.http.auth import Scope
 from holdfast.http.backend import Backend
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec
+from holdfast.http.strict import strict
 from holdfast.http.wire import Count
 from holdfast.http.wire_requests import Reason, ReasonRequest
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
-
 QueueName = Annotated[str, Path(description="The name of a queue.")]
+WorkerId = Annotated[str, Path(description="The id of a worker.")]
 
 
+@strict
 class MoveQueueRequest(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     to: Annotated[str, Field(min_length=1, max_length=200)]
     reason: NotRequired[Reason]
 
@@ -35,6 +35,11 @@ class PausedBody(TypedDict):
     paused: bool
 
 
+class DrainingBody(TypedDict):
+    id: str
+    draining: bool
+
+
 class MovedBody(TypedDict):
     source: str
     target: str
@@ -42,13 +47,13 @@ class MovedBody(TypedDict):
 
 
 class QueueRoutes:
-    """Pauses, resumes and moves queues."""
+    """Pauses, resumes and moves queues; drains workers."""
 
     def __init__(self, backend: Backend) -> None:
         self._client = backend.client
 
     async def pause(self, request: Request, queue: QueueName) -> Response:
-        """Let no worker claim from a queue. Work that workers own goes on."""
+        """Let no worker claim from a queue. Work that workers own continues."""
         await self._client().flow.pause_queue(queue, reason=_reason(request))
         return reply(PausedBody(name=queue, paused=True))
 
@@ -63,20 +68,42 @@ class QueueRoutes:
         moved = await self._client().flow.move_queue(queue, body["to"], reason=body.get("reason"))
         return reply(MovedBody(source=queue, target=body["to"], moved=moved))
 
+    async def drain(self, request: Request, worker: WorkerId) -> Response:
+        """Let a worker claim nothing more and give up its runs once their steps in flight have ended."""
+        await self._client().flow.drain_worker(worker, reason=_reason(request))
+        return reply(DrainingBody(id=worker, draining=True))
+
+    async def end_drain(self, request: Request, worker: WorkerId) -> Response:
+        """Let a drained worker claim again."""
+        await self._client().flow.resume_worker(worker, reason=_reason(request))
+        return reply(DrainingBody(id=worker, draining=False))
+
+
+_REASON = TypeAdapter(ReasonRequest)
+_MOVE = TypeAdapter(MoveQueueRequest)
+
 
 def queue_routes(backend: Backend) -> Sequence[Spec]:
-    routes, reason, move = QueueRoutes(backend), TypeAdapter(ReasonRequest), TypeAdapter(MoveQueueRequest)
+    routes = QueueRoutes(backend)
     errors = (400, 408, 413, 415)
-    path, scope = "/_queues/{queue}", Scope.OPERATE
+    path, worker, scope = "/_queues/{queue}", "/_workers/{worker}", Scope.OPERATE
     return [
         Spec(
-            "POST", f"{path}/pause", "pauseQueue", scope, routes.pause, PausedBody, errors, reason, body_required=False
+            "POST", f"{path}/pause", "pauseQueue", scope, routes.pause, PausedBody, errors, _REASON, body_required=False
         ),
         Spec(
-            "POST", f"{path}/resume", "resumeQueue", scope, routes.resume, PausedBody, errors, reason,
+            "POST", f"{path}/resume", "resumeQueue", scope, routes.resume, PausedBody, errors, _REASON,
             body_required=False,
         ),
-        Spec("POST", f"{path}/move", "moveQueue", scope, routes.move, MovedBody, errors, move),
+        Spec("POST", f"{path}/move", "moveQueue", scope, routes.move, MovedBody, errors, _MOVE),
+        Spec(
+            "POST", f"{worker}/drain", "drainWorker", scope, routes.drain, DrainingBody, (*errors, 404), _REASON,
+            body_required=False,
+        ),
+        Spec(
+            "POST", f"{worker}/resume", "resumeWorker", scope, routes.end_drain, DrainingBody, (*errors, 404), _REASON,
+            body_required=False,
+        ),
     ]  # fmt: skip
 
 

@@ -293,6 +293,8 @@ def history(page: HistoryPage) -> wire.History:
         "events": [event(record) for record in page.events.items],
         "eventsHasNextPage": page.events.more,
     }
+    if page.origin is not None:
+        body["origin"] = _origin(page.origin)
     if page.steps.more:
         body["stepsCursor"] = page.steps.cursor
     if page.events.more:

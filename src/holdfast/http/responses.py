@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from holdfast.errors import (
     AppClosedError,
+    DamagedRunError,
     EventInvalidError,
     HoldfastError,
     InputError,
@@ -27,6 +28,7 @@ from holdfast.errors import (
     ScheduleNotFoundError,
     StateError,
     StoreError,
+    WorkerNotFoundError,
     WorkflowNotFoundError,
 )
 from holdfast.http import wire
@@ -54,6 +56,7 @@ _STATUS: Sequence[tuple[type[HoldfastError], int]] = (
     (InstanceNotFoundError, 404),
     (ScheduleNotFoundError, 404),
     (LimitNotFoundError, 404),
+    (WorkerNotFoundError, 404),
     (LimitReachedError, 429),
     (InstanceExistsError, 409),
     (InstanceTerminalError, 409),
@@ -148,6 +151,11 @@ def problem_of(error: Exception) -> Problem:
     if status < 500 and isinstance(error, HoldfastError):
         value_issues = issues_of_value(error) if isinstance(error, ParamsInvalidError | EventInvalidError) else None
         return Problem(status, error.code, error.message, issues=value_issues)
+    if isinstance(error, DamagedRunError):  # the message names the run, as its ``why`` does
+        _log.error("a request failed because of a damaged run: %s", error)
+        return Problem(500, error.code, error.message)
+    if isinstance(error, AppClosedError):
+        return Problem(503, error.code, "the app is not open: the server is starting or stopping; try again later")
     if status == 503 and isinstance(error, HoldfastError):
         _log.error("a request failed because of the store (%s): %s", error.code, error)
         return Problem(503, error.code, "the server cannot reach its database now; try again later")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -43,15 +44,18 @@ def _new_batch_content(body: wire_requests.NewBatch) -> AuthContent:
     return AuthContent(body, [AuthInstance(entry["id"], entry.get("params")) for entry in body["instances"]])
 
 
-def _start_scope(body: wire_requests.NewInstance) -> Scope | None:
-    """A start that ends other runs also needs the right to control runs."""
-    ends = body.get("onConflict") == "terminate_existing" or body.get("singleton") in _ENDING_POLICIES
-    return Scope.MANAGE if ends else None
+def _start_scopes(body: Mapping[str, Any]) -> set[Scope]:
+    """The other scopes of a start: of one that ends or repairs runs, and of one that sends events."""
+    controls = (
+        body.get("onConflict") == "terminate_existing"
+        or body.get("onReuse") == "retry_if_failed"
+        or body.get("singleton") in _ENDING_POLICIES
+    )
+    return {scope for scope, needed in ((Scope.MANAGE, controls), (Scope.SEND_EVENT, "messages" in body)) if needed}
 
 
-def _batch_scope(body: wire_requests.NewBatch) -> Scope | None:
-    ends = any(entry.get("onConflict") == "terminate_existing" for entry in body["instances"])
-    return Scope.MANAGE if ends else None
+def _batch_scopes(body: wire_requests.NewBatch) -> set[Scope]:
+    return {scope for entry in body["instances"] for scope in _start_scopes(entry)}
 
 
 def _new_event_content(body: wire_requests.NewEvent) -> AuthContent:
@@ -106,7 +110,7 @@ def _repair_routes(backend: Backend) -> Sequence[Spec]:
 
 
 def _instance_routes(backend: Backend) -> Sequence[Spec]:
-    reads, starts, control, events = Reads(backend), Starts(backend), Control(backend), Events(backend)
+    reads, starts, events = Reads(backend), Starts(backend), Events(backend)
     return [
         Spec(
             "GET", _INSTANCES, "listInstances", Scope.READ, reads.list_instances, wire.InstanceList, (400, 404),
@@ -118,16 +122,31 @@ def _instance_routes(backend: Backend) -> Sequence[Spec]:
         ),
         Spec(
             "POST", _INSTANCES, "createInstance", Scope.CREATE, starts.create, wire.Instance,
-            (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content, also=_start_scope,
+            (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content, also=_start_scopes,
         ),
         Spec(
             "POST", f"{_INSTANCES}/batch", "createInstances", Scope.CREATE, starts.create_batch, wire.Batch,
-            (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content, also=_batch_scope,
+            (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content, also=_batch_scopes,
         ),
         Spec("GET", _INSTANCE, "getInstance", Scope.READ, reads.get_instance, wire.DescribedInstance, (400, 404)),
         Spec(
             "GET", f"{_INSTANCE}/result", "getResult", Scope.READ, reads.result, wire.Details, (400, 404), pending=True,
         ),
+        *_control_routes(Control(backend)),
+        Spec(
+            "POST", f"{_INSTANCE}/events", "sendEvent", Scope.SEND_EVENT, events.send_event, wire.SentEvent,
+            (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_new_event_content,
+        ),
+        Spec("GET", f"{_INSTANCE}/history", "getHistory", Scope.READ, reads.history, wire.History, (400, 404)),
+        Spec(
+            "GET", f"{_INSTANCE}/history/{{run}}", "getRunHistory", Scope.READ, reads.run_history, wire.History,
+            (400, 404),
+        ),
+    ]  # fmt: skip
+
+
+def _control_routes(control: Control) -> Sequence[Spec]:
+    return [
         Spec(
             "POST", f"{_INSTANCE}/pause", "pauseInstance", Scope.MANAGE, control.pause, wire.Done,
             (400, 404, 408, 409, 413, 415), _REASON, body_required=False,
@@ -155,15 +174,6 @@ def _instance_routes(backend: Backend) -> Sequence[Spec]:
         Spec(
             "POST", f"{_INSTANCE}/move", "moveInstance", Scope.MANAGE, control.move, wire.Done,
             (400, 404, 408, 409, 413, 415), _MOVE,
-        ),
-        Spec(
-            "POST", f"{_INSTANCE}/events", "sendEvent", Scope.SEND_EVENT, events.send_event, wire.SentEvent,
-            (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_new_event_content,
-        ),
-        Spec("GET", f"{_INSTANCE}/history", "getHistory", Scope.READ, reads.history, wire.History, (400, 404)),
-        Spec(
-            "GET", f"{_INSTANCE}/history/{{run}}", "getRunHistory", Scope.READ, reads.run_history, wire.History,
-            (400, 404),
         ),
     ]  # fmt: skip
 
@@ -196,7 +206,7 @@ def _outbox_routes(backend: Backend) -> Sequence[Spec]:
         Spec("GET", f"{_INSTANCE}/outbox", "getOutbox", Scope.READ, outbox.outbox, wire.Outbox, (400, 404)),
         Spec(
             "POST", f"{_INSTANCE}/outbox/redeliver", "redeliverOutbox", Scope.MANAGE, outbox.redeliver,
-            wire.Redelivered, (400, 404),
+            wire.Redelivered, (400, 404, 408, 413, 415), _REASON, body_required=False,
         ),
     ]  # fmt: skip
 

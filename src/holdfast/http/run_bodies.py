@@ -42,21 +42,26 @@ def _item(item: Item) -> wire_run.TimelineItem:
         "start": item.start,
         "end": item.end,
     }
-    if item.attempts and not _is_plain(item):
-        body["attempts"] = [_attempt(attempt) for attempt in item.attempts]
-    if step.max_attempts is not None:
-        body["maxAttempts"] = step.max_attempts
     if item.parallel is not None:
         body["parallel"] = item.parallel
     if step.type not in _CALLS:
         _add_wait(body, item)
-    if step.timeout_ms is not None:
-        body["timeoutMs"] = step.timeout_ms
+    if not item.attempts or not _is_plain(item):
+        _add_attempts(body, item)
     if step.state is not None:
         body["state"] = step.state
     if step.resolved:
         body["resolved"] = True
     return cast("wire_run.TimelineItem", body)
+
+
+def _add_attempts(body: dict[str, Any], item: Item) -> None:
+    if item.attempts:
+        body["attempts"] = [_attempt(attempt) for attempt in item.attempts]
+    if item.step.max_attempts is not None:
+        body["maxAttempts"] = item.step.max_attempts
+    if item.step.timeout_ms is not None:
+        body["timeoutMs"] = item.step.timeout_ms
 
 
 def _is_plain(item: Item) -> bool:

@@ -1,14 +1,12 @@
 """The routes of schedules: bodies, handlers and the table."""
 
-# ruff: noqa: N815  (the contract is in camelCase)
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
@@ -24,10 +22,10 @@ from holdfast.http.response_bodies import date, optional_date
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec
 from holdfast.http.start_options import Duration, Priority, RetryFields, Search, Timeout, start_options
+from holdfast.http.strict import strict
 from holdfast.http.wire import Count, Date
-from holdfast.http.wire_requests import Instant, PageSize, Reason, WholeNumber, optional
+from holdfast.http.wire_requests import Instant, PageSize, Reason, ReasonRequest, WholeNumber, optional
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _LONG = (400, 404, 408, 409, 413, 415)
 
 Text = Annotated[str, Field(min_length=1, max_length=500)]
@@ -64,31 +62,32 @@ class ScheduleFields(TypedDict):
     summary: NotRequired[Annotated[str, Field(max_length=1000)]]
 
 
+@strict
 class NewSchedule(ScheduleFields):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     name: Annotated[str, Field(max_length=64, pattern="^[a-zA-Z0-9_][a-zA-Z0-9_.-]*$")]
     workflow: str
     paused: NotRequired[bool]
     note: NotRequired[Reason]
 
 
+@strict
 class ScheduleChanges(ScheduleFields):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     workflow: NotRequired[str]
 
 
+@strict
 class NoteRequest(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     note: NotRequired[Reason]
 
 
+@strict
 class BackfillRequest(TypedDict):
     """The ticks from ``start`` to ``end``, both included."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     start: Instant
     end: Instant
     overlap: NotRequired[OverlapName]
+    reason: NotRequired[Reason]
 
 
 class SpecBody(TypedDict):
@@ -195,9 +194,9 @@ class Schedules(Handlers):
         given: dict[str, Any] = {key: value for key, value in body.items() if key in ("params", "workflow")}
         return reply(_schedule(await self._client().schedules.update(schedule, **given, **_options(body))))
 
-    async def delete(self, schedule: ScheduleName) -> Response:
+    async def delete(self, request: Request, schedule: ScheduleName) -> Response:
         """Delete a schedule. Its runs stay."""
-        await self._client().schedules.delete(schedule)
+        await self._client().schedules.delete(schedule, reason=_reason(request))
         return _done()
 
     async def pause(self, request: Request, schedule: ScheduleName) -> Response:
@@ -210,16 +209,18 @@ class Schedules(Handlers):
         await self._client().schedules.resume(schedule, _note(request))
         return _done()
 
-    async def trigger(self, schedule: ScheduleName) -> Response:
+    async def trigger(self, request: Request, schedule: ScheduleName) -> Response:
         """Start a run now, also of a paused schedule."""
-        run = await self._client().schedules.trigger(schedule)
+        run = await self._client().schedules.trigger(schedule, reason=_reason(request))
         body: TriggeredBody = {"id": run.id, "workflowName": run.workflow}
         return reply(body)
 
     async def backfill(self, request: Request, schedule: ScheduleName) -> Response:
         """Start runs for the ticks of a period. Ticks that have a run start nothing new."""
         body: BackfillRequest = admitted(request).body
-        ticks = await self._client().schedules.backfill(schedule, body["start"], body["end"], body.get("overlap"))
+        ticks = await self._client().schedules.backfill(
+            schedule, body["start"], body["end"], body.get("overlap"), reason=body.get("reason")
+        )
         answer: BackfilledBody = {"ticks": ticks}
         return reply(answer)
 
@@ -230,28 +231,39 @@ class Schedules(Handlers):
         return reply(body)
 
 
+_NEW = TypeAdapter(NewSchedule)
+_CHANGES = TypeAdapter(ScheduleChanges)
+_NOTE = TypeAdapter(NoteRequest)
+_BACKFILL = TypeAdapter(BackfillRequest)
+_REASON = TypeAdapter(ReasonRequest)
+
+
 def schedule_routes(backend: Backend) -> Sequence[Spec]:
     routes, one = Schedules(backend), "/_schedules/{schedule}"
-    new, changes = TypeAdapter(NewSchedule), TypeAdapter(ScheduleChanges)
-    note, backfill = TypeAdapter(NoteRequest), TypeAdapter(BackfillRequest)
     return [
         Spec("GET", "/_schedules", "listSchedules", Scope.READ, routes.list_schedules, SchedulesBody, (400, 404)),
-        Spec("POST", "/_schedules", "createSchedule", Scope.OPERATE, routes.create, ScheduleBody, _LONG, new),
+        Spec("POST", "/_schedules", "createSchedule", Scope.OPERATE, routes.create, ScheduleBody, _LONG, _NEW),
         Spec("GET", one, "getSchedule", Scope.READ, routes.get, ScheduleBody, (400, 404)),
-        Spec("PATCH", one, "updateSchedule", Scope.OPERATE, routes.update, ScheduleBody, _LONG, changes),
-        Spec("DELETE", one, "deleteSchedule", Scope.OPERATE, routes.delete, wire.Done, (400, 404)),
+        Spec("PATCH", one, "updateSchedule", Scope.OPERATE, routes.update, ScheduleBody, _LONG, _CHANGES),
         Spec(
-            "POST", f"{one}/pause", "pauseSchedule", Scope.OPERATE, routes.pause, wire.Done, _LONG, note,
+            "DELETE", one, "deleteSchedule", Scope.OPERATE, routes.delete, wire.Done, _LONG, _REASON,
             body_required=False,
         ),
         Spec(
-            "POST", f"{one}/resume", "resumeSchedule", Scope.OPERATE, routes.resume, wire.Done, _LONG, note,
+            "POST", f"{one}/pause", "pauseSchedule", Scope.OPERATE, routes.pause, wire.Done, _LONG, _NOTE,
             body_required=False,
         ),
-        Spec("POST", f"{one}/trigger", "triggerSchedule", Scope.OPERATE, routes.trigger, TriggeredBody, (400, 404)),
+        Spec(
+            "POST", f"{one}/resume", "resumeSchedule", Scope.OPERATE, routes.resume, wire.Done, _LONG, _NOTE,
+            body_required=False,
+        ),
+        Spec(
+            "POST", f"{one}/trigger", "triggerSchedule", Scope.OPERATE, routes.trigger, TriggeredBody, _LONG, _REASON,
+            body_required=False,
+        ),
         Spec(
             "POST", f"{one}/backfill", "backfillSchedule", Scope.OPERATE, routes.backfill, BackfilledBody, _LONG,
-            backfill,
+            _BACKFILL,
         ),
         Spec("GET", f"{one}/preview", "previewSchedule", Scope.READ, routes.preview, PreviewBody, (400, 404)),
     ]  # fmt: skip
@@ -265,6 +277,11 @@ _OWN = {"cron": "cron", "every": "every", "offset": "offset", "calendar": "calen
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     own = {_OWN[key]: value for key, value in body.items() if key in _OWN}
     return own | start_options({key: value for key, value in body.items() if key not in _OWN})
+
+
+def _reason(request: Request) -> str | None:
+    body: ReasonRequest | None = admitted(request).body
+    return None if not body else body.get("reason")
 
 
 def _note(request: Request) -> str | None:

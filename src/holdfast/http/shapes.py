@@ -41,6 +41,8 @@ class DefinitionBody(TypedDict):
     kind: str
     version: NotRequired[int]
     pinned: bool
+    doc: NotRequired[str]
+    """The docstring of the workflow's function."""
     params: dict[str, Any] | None
     """The JSON schema of the input; ``null``: the workflow takes none."""
     events: dict[str, dict[str, Any]]
@@ -147,6 +149,8 @@ class Shapes(Handlers):
         }
         if definition.version is not None:
             body["version"] = definition.version
+        if definition.doc:
+            body["doc"] = definition.doc
         planned = self._backend.registry.model(definition.kind).planned(_plan(definition))
         if planned and definition.unit_driver is not None:
             body["shape"] = {"nodes": [_shape(step) for step in planned]}

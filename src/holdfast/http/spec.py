@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -53,8 +53,8 @@ class Spec:
     """Converts the body to the content that hooks see; None: hooks see only the plain body."""
     filter: Callable[[Request], Filter] | None = None
     """Converts the query of a list to a filter."""
-    also: Callable[[Any], Scope | None] | None = None
-    """The scope that the body needs besides the route's own; None: none."""
+    also: Callable[[Any], Collection[Scope]] | None = None
+    """The scopes that the body needs besides the route's own; None: none."""
     pending: bool = False
     """True if the route may answer 202, with a body of the same type."""
     lists: bool = False

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import combinations, product
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
 from holdfast.core.retry import Retry
 from holdfast.core.show import shown
 from holdfast.core.start_policies import Debounce, Dedupe
 from holdfast.errors import InvalidOptionError
+from holdfast.http.strict import strict
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_SECONDS = 3_155_760_000  # 100 years
 
 
@@ -49,10 +49,10 @@ Search = Annotated[dict[str, Any], WithJsonSchema({
 Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=100)]
 
 
+@strict
 class RetryFields(TypedDict):
     """The retry policy of the workflow as a whole; a missing limit is 5, ``null`` means unlimited."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     limit: NotRequired[Retries | None]
     delay: NotRequired[Duration]
     backoff: NotRequired[Literal["constant", "linear", "exponential"]]
@@ -64,18 +64,38 @@ class RetryFields(TypedDict):
 Key = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+@strict
+class MessageFields(TypedDict):
+    """An event that is in the mailbox of the run before anything else."""
+
+    type: str
+    payload: NotRequired[Any]
+
+
+Messages = Annotated[list[MessageFields], Field(max_length=100), WithJsonSchema({
+    "type": "array",
+    "maxItems": 100,
+    "items": {
+        "type": "object",
+        "properties": {"type": {"type": "string"}, "payload": {}},
+        "required": ["type"],
+        "additionalProperties": False,
+    },
+})]  # fmt: skip
+
+
+@strict
 class DedupeFields(TypedDict):
     """Starts with the key make one run: while it is open, and for the period after its start."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     key: Key
     period: NotRequired[Timeout]
 
 
+@strict
 class DebounceFields(TypedDict):
     """The run starts when no further start with the key came for this time; the last params win."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     wait: Timeout
     maxWait: NotRequired[Timeout]
     key: NotRequired[Key]
@@ -98,9 +118,10 @@ class StartFields(TypedDict):
     search: NotRequired[Search]
     memo: NotRequired[dict[str, Any]]
     context: NotRequired[dict[str, Any]]
+    messages: NotRequired[Messages]
     summary: NotRequired[Annotated[str, Field(max_length=1000)]]
     onConflict: NotRequired[Literal["use_existing", "fail", "terminate_existing"]]
-    onReuse: NotRequired[Literal["use_existing", "allow", "allow_if_failed", "reject"]]
+    onReuse: NotRequired[Literal["use_existing", "allow", "allow_if_failed", "reject", "retry_if_failed"]]
     key: NotRequired[Key]
 
 
@@ -119,6 +140,7 @@ EXCLUSIVE = (
     *combinations(("dedupe", "singleton", "debounce", "onLimit"), 2),
     *product(("dedupe", "debounce"), ("id", "onConflict", "onReuse")),
     *product(("debounce", "onLimit"), ("delay", "startAt", "cron")),
+    *product(("messages",), ("singleton", "debounce", "onLimit")),
 )
 """Pairs of fields of which a start has at most one."""
 
@@ -153,6 +175,10 @@ def _debounce(fields: DebounceFields) -> Debounce:
     return Debounce(fields["wait"], fields.get("maxWait"), fields.get("key"))
 
 
+def _messages(fields: Sequence[MessageFields]) -> list[tuple[str, Any]]:
+    return [(message["type"], message.get("payload")) for message in fields]
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -171,6 +197,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "search": ("search", _same),
     "memo": ("memo", _same),
     "context": ("context", _same),
+    "messages": ("messages", _messages),
     "summary": ("summary", _same),
     "onConflict": ("on_conflict", _same),
     "onReuse": ("on_reuse", _same),

@@ -1,6 +1,6 @@
 """The routes of streams: the list of a run's streams, and one stream as server-sent events.
 
-``id:`` is the offset of an item, so that a client that reconnects with ``Last-Event-ID`` continues behind the last item
+``id:`` is the offset of an item, so that a client that reconnects with ``Last-Event-ID`` continues after the last item
 it received. ``event: end`` says that the stream is closed or the run has ended. A connection that ends without it, as
 when the server stops, is to be opened again.
 """
@@ -82,7 +82,7 @@ class Streams(Handlers):
         batches = client.streams.batches(run, stream, after, query.attempts)
         allowed = still_allowed(self._backend, self._authorize, request, "getStream")
         events = self._events(batches, allowed)
-        return EventSourceResponse(events, headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
+        return EventSourceResponse(events, headers={"x-accel-buffering": "no"})
 
     async def _events(
         self, batches: AsyncIterator[list[StreamItem]], allowed: Callable[[], Awaitable[str | None]]

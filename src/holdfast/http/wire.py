@@ -126,7 +126,7 @@ class WhyPart(TypedDict):
 
 class WhyParts(WhyPart):
     others: NotRequired[list[WhyPart]]
-    """What other tasks of the run wait for."""
+    """Waits of the other tasks of the run."""
 
 
 class Origin(TypedDict):
@@ -279,6 +279,7 @@ class Log(TypedDict):
 
 class History(TypedDict):
     runNumber: Count
+    origin: NotRequired[Origin]
     steps: list[Step]
     events: list[Event]
     stepsCursor: NotRequired[str]

@@ -1,46 +1,20 @@
 """The wire format of requests: the types of bodies and queries, in camelCase. ``wire.py`` has those of responses."""
 
-# ruff: noqa: N815  (the contract is in camelCase)
-
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
 from holdfast.core.durations import MAX_MS
 from holdfast.core.model import Level, Status
 from holdfast.http.start_options import PolicyFields, StartFields, integral
+from holdfast.http.strict import strict
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_REASON_LENGTH = 2000
-
-
-class NewInstance(PolicyFields):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-    id: NotRequired[str]
-    params: NotRequired[Any]
-
-
-class BatchEntry(StartFields):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-    id: str
-    params: NotRequired[Any]
-
-
-class NewBatch(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-    instances: list[BatchEntry]
-
-
-class NewEvent(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
-    type: str
-    payload: NotRequired[Any]
-    id: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
 
 
 def _check_length(text: str) -> str:
@@ -51,50 +25,82 @@ def _check_length(text: str) -> str:
 
 
 Reason = Annotated[str, AfterValidator(_check_length), Field(json_schema_extra={"maxLength": _MAX_REASON_LENGTH})]
-Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(integral)]
 
 
-class KillRequest(TypedDict):
-    """The reason is stored with the tombstone."""
+@strict
+class NewInstance(PolicyFields):
+    """With a ``reason``, which may be empty, the start is audited."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    id: NotRequired[str]
+    params: NotRequired[Any]
     reason: NotRequired[Reason]
 
 
+@strict
+class BatchEntry(StartFields):
+    id: str
+    params: NotRequired[Any]
+
+
+@strict
+class NewBatch(TypedDict):
+    instances: list[BatchEntry]
+
+
+@strict
+class NewEvent(TypedDict):
+    """With a ``reason``, which may be empty, the event is audited."""
+
+    type: str
+    payload: NotRequired[Any]
+    id: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
+    reason: NotRequired[Reason]
+
+
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(integral)]
+
+
+@strict
+class KillRequest(TypedDict):
+    """The reason is stored with the tombstone."""
+
+    reason: NotRequired[Reason]
+
+
+@strict
 class MoveRequest(TypedDict):
     """The version (``WorkerConfig.version``) of the workers that are to execute the run."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     version: Annotated[str, Field(min_length=1, max_length=100, pattern="^[!-~]+$")]
 
 
+@strict
 class CancelRequest(TypedDict):
     """The reason, and the time after which a run that has not ended is terminated."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     reason: NotRequired[Reason]
     deadlineMs: NotRequired[Milliseconds]
 
 
+@strict
 class ReasonRequest(TypedDict):
     """The reason is part of the audit record."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     reason: NotRequired[Reason]
 
 
+@strict
 class ResolveRequest(TypedDict):
     """Either ``result`` or ``error``: a message, or ``{"name", "message"}``. Without both, the result is null."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     stepKey: str
     result: NotRequired[Any]
     error: NotRequired[str | dict[str, str]]
     reason: NotRequired[Reason]
 
 
+@strict
 class ForkRequest(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     before: str
     id: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
@@ -119,8 +125,8 @@ Instant = Annotated[datetime, BeforeValidator(_instant)]
 FilterText = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
+@strict
 class BulkFilter(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     workflow: NotRequired[FilterText]
     status: NotRequired[Annotated[Status, Field(strict=False)]]
     search: NotRequired[dict[str, Any]]
@@ -140,10 +146,10 @@ BulkAction = Literal[
 ]
 
 
+@strict
 class BulkRequest(TypedDict):
     """An action on all instances that match a filter with at least one condition."""
 
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     action: BulkAction
     filter: BulkFilter
     dryRun: NotRequired[bool]
@@ -244,7 +250,7 @@ class FactsParams(BaseModel):
 Bound = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(integral)]
 
 
+@strict
 class TickRequest(TypedDict):
-    __pydantic_config__ = _STRICT  # type: ignore[misc]
     maxInstances: NotRequired[Bound]
     maxSteps: NotRequired[Bound]

@@ -1,7 +1,5 @@
 """The wire format of a run's details: timeline, facts, mailbox, family. ``run_bodies.py`` makes these bodies."""
 
-# ruff: noqa: N815  (the contract is in camelCase)
-
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired

@@ -1,7 +1,5 @@
 """The wire format of stack, replay and export. ``view_bodies.py`` converts records to these bodies."""
 
-# ruff: noqa: N815  (the contract is in camelCase)
-
 from __future__ import annotations
 
 from typing import Any, Literal, NotRequired

@@ -82,6 +82,8 @@ class Definition:
     """How long a run holds its permit: while it has a worker, or until it ends."""
     batch: Batch | None = None
     """Starts are collected: a run receives a list of the params of several starts."""
+    doc: str = ""
+    """The docstring of the code."""
     has_secret: Callable[[], bool] = lambda: False
     """True if an annotation of the function contains a ``Secret``."""
     check: Callable[[], None] = _nothing
@@ -210,6 +212,11 @@ class Registry:
         """The limits of a run in a queue, if the queue is declared with a concurrency."""
         declared = self.queues.get(queue)
         return [] if declared is None else declared.limits_of(start_key)
+
+    def fair_limit(self, queue: str) -> Limit | None:
+        """The limit under whose keys runs share a queue, if the queue is declared as fair."""
+        declared = self.queues.get(queue)
+        return None if declared is None else declared.keys
 
     def runnable(self) -> frozenset[str]:
         """Names of the definitions that this process implements."""

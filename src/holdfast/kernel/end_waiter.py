@@ -43,10 +43,10 @@ class EndWaiter:
         self._polling: asyncio.Task[None] | None = None
 
     async def wait_for_run(self, run: int) -> Finish | None:
-        """Wait for the end of a run; None if the end has no result, a successor follows, or the run is gone."""
+        """Wait for the end of a run; None if the end has no result or a successor, or the run is gone or damaged."""
         expected = self.expect(run, self._hub.store_version)
         try:
-            rows = await self._store.runs(RunsById([run]))
+            rows = await self._store.read(RunsById([run]))
             if not rows:
                 return None
             return _finish(rows[0]) if rows[0].status.terminal else await self.wait(expected)
@@ -95,7 +95,7 @@ class EndWaiter:
             runs = list(self._hub.waited_for)
             for start in range(0, len(runs), _RUNS_PER_READ):
                 page = runs[start : start + _RUNS_PER_READ]
-                rows = {row.run: row for row in await self._store.runs(RunsById(page))}
+                rows = {row.run: row for row in await self._store.read(RunsById(page))}
                 for run in page:
                     row = rows.get(run)
                     if row is None:  # deleted, or lost in a failover: the caller reads the instance
@@ -106,7 +106,7 @@ class EndWaiter:
 
 
 def _finish(row: RunRecord) -> Finish | None:
-    """The end of a run; None if the run was terminated or has a successor: the caller then reads the run again."""
-    if not row.current or (row.output is None and row.error is None):
+    """The end of a run; None if it was terminated, has a successor or is damaged: the caller then reads it again."""
+    if not row.current or row.damage is not None or (row.output is None and row.error is None):
         return None
     return Finish(row.status, row.output, row.error)

@@ -18,11 +18,11 @@ from holdfast.core import history
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import Status
 from holdfast.core.records import PlannedStep, StepRecord
-from holdfast.kernel.repair import RepairRules
+from holdfast.kernel.repair import RepairRules, Resolution
 
 if TYPE_CHECKING:
     from holdfast.kernel.definition import Definition
-    from holdfast.store.protocol import NewUnit, RunRecord, Store
+    from holdfast.store.protocol import Advance, NewUnit, RunRecord, Store
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +35,8 @@ class RecordedRun:
     """The consumed events by number, as plain JSON."""
     positions: history.Positions = field(default_factory=dict)
     """Where in the code the run waits; empty if this process does not have the code."""
+    results: bool = True
+    """False: the results of successful steps are not needed, and may be left out."""
 
 
 class Model(Protocol):
@@ -47,18 +49,20 @@ class Model(Protocol):
     """The values of ``StepRecord.state``; None: the model has no states of its own."""
     units: UnitModel | None = None
     """Set if runs of this model consist of units."""
-    repair: RepairRules = RepairRules()
-    """The history with which a retried, resolved or forked run of this model goes on."""
+    repair: RepairRules | None = None
+    """The history with which a retried, resolved or forked run continues; None: runs of this model are not repaired."""
+    replays_code: bool = False
+    """True if the facts of a run are replayed by running its code, which a debugger can stop."""
     writes_outbox: bool = False
     """True if runs of this model write outbound events."""
 
-    def native_status(self, status: Status) -> str | None:  # noqa: ARG002
+    def native_status(self, status: Status) -> str | None:
         """The status of a run in the terms of the model."""
         return None
 
     def steps(self, run: RecordedRun) -> list[StepRecord]:
         """The steps of a run's history; for a model with a plan, including steps that have not started."""
-        return history.steps_of(run.row.number, run.facts, run.payloads)
+        return history.steps_of(run.row.number, run.facts, run.payloads, results=run.results)
 
     def current_step(self, steps: Sequence[StepRecord]) -> StepRecord | None:
         """The position of a run, given its steps."""
@@ -68,21 +72,21 @@ class Model(Protocol):
         """The steps that may explain what a run does or waits for. Steps that have ended may be among them."""
         return steps
 
-    def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:  # noqa: ARG002
+    def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
         """The state of a run that is neither ended nor paused, in one sentence.
 
         None: the sentence is built from the open steps, the awaited events and the task.
         """
         return None
 
-    def planned(self, facts: Sequence[Fact]) -> Sequence[PlannedStep]:  # noqa: ARG002
+    def planned(self, facts: Sequence[Fact]) -> Sequence[PlannedStep]:
         """The steps in the PLAN facts of a run, or of a definition; empty: the model has no plan."""
         return ()
 
     def started_at(self, run: RecordedRun) -> int | None:
         return run.row.started_at
 
-    def killed(self, run: RecordedRun) -> bool:  # noqa: ARG002
+    def killed(self, run: RecordedRun) -> bool:
         """True if no unit of the run starts any more because the run was killed, terminated or cancelled."""
         return False
 
@@ -104,6 +108,10 @@ class UnitModel(Protocol):
 
     async def draw_run(self, store: Store, run: RunRecord) -> str:
         """A Mermaid flowchart of a run, coloured by the states of its units."""
+        ...
+
+    def resolve(self, run: RecordedRun, resolution: Resolution) -> Advance:
+        """The outcome of a unit of an open run that was decided by hand."""
         ...
 
     def draw_definition(self, definition: Definition) -> str:

@@ -22,6 +22,7 @@ class Hub:
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
         self._on_outbox: list[Callable[[], None]] = []
         self._on_schedules: list[Callable[[], None]] = []
+        self._on_limits: list[Callable[[], None]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
         self._reading_streams: dict[int, set[asyncio.Future[None]]] = {}
         self._awaiting_reply: set[asyncio.Future[None]] = set()
@@ -50,12 +51,20 @@ class Hub:
 
     def subscribe_to_schedules(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Add a listener for changes of schedules; returns a function that removes it."""
-        self._on_schedules.append(listener)
-        return lambda: self._on_schedules.remove(listener) if listener in self._on_schedules else None
+        return _added(listener, self._on_schedules)
+
+    def subscribe_to_limits(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Add a listener for changes of limits; returns a function that removes it."""
+        return _added(listener, self._on_limits)
 
     def schedules_changed(self) -> None:
         """Notify workers that a schedule was created or changed."""
         for listener in self._on_schedules:
+            listener()
+
+    def limits_changed(self) -> None:
+        """Notify workers that a limit was changed: waiting permits may have room."""
+        for listener in self._on_limits:
             listener()
 
     @property
@@ -167,3 +176,8 @@ class Hub:
             waiting.discard(future)
             if not waiting:
                 del self._waiting[run]
+
+
+def _added(listener: Callable[[], None], listeners: list[Callable[[], None]]) -> Callable[[], None]:
+    listeners.append(listener)
+    return lambda: listeners.remove(listener) if listener in listeners else None

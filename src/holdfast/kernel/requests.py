@@ -29,6 +29,7 @@ from holdfast.kernel.start_policies import (
     add_batch,
     apply_policies,
     check_key,
+    fair_key_of,
     limited_start,
 )
 from holdfast.ports import Clock, Runtime
@@ -37,6 +38,8 @@ from holdfast.store.protocol import Attributes, NewEvent, NewRun, OnConflict, On
 E = TypeVar("E", OnConflict, OnReuse)
 
 _MAX_SUMMARY_LENGTH = 1000
+_NOTHING_STORED = (None,) * 11
+"""The stored options of a start without options."""
 
 
 class BatchOptions(TypedDict, total=False):
@@ -169,9 +172,11 @@ class Requests:
             kind=definition.kind,
             queue=check_queue(queue),
             priority=check_priority(priority),
-            on_conflict=check_enum("on_conflict", on_conflict, OnConflict),
-            on_reuse=check_enum("on_reuse", on_reuse, OnReuse),
         )
+        if on_conflict != "use_existing":
+            new.on_conflict = check_enum("on_conflict", on_conflict, OnConflict)
+        if on_reuse != "use_existing":
+            new.on_reuse = check_enum("on_reuse", on_reuse, OnReuse)
         if self._version is not None and definition.runnable:
             new.version, new.pinned = self._version, definition.pinned
         if delay is not None or start_delay is not None or start_at is not None:
@@ -190,7 +195,7 @@ class Requests:
         new.seed = self._seed(definition.name, new.instance_id)
         timeouts = (execution_timeout, run_timeout, task_timeout)
         stored = (*timeouts, retry, cron, memo, search, context, summary, key, single)
-        if definition.has_defaults or any(option is not None for option in stored):
+        if definition.has_defaults or stored != _NOTHING_STORED:
             self._add_options(new, RunOptions(
                 retry=definition.retry if retry is None else check_retry(retry),
                 cron=None if cron is None else Cron(cron),
@@ -209,6 +214,7 @@ class Requests:
             new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
         if on_limit != "wait":
             limited_start(new, definition, self._registry.queue_limits(new.queue, key), key, on_limit)
+        new.fair_key = fair_key_of(new, definition, self._registry.fair_limit(new.queue), key)
         return new
 
     def _check_batched(
@@ -246,6 +252,7 @@ class Requests:
         ))  # fmt: skip
         if definition.blueprint is not None:
             new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
+        new.fair_key = fair_key_of(new, definition, self._registry.fair_limit(new.queue), None)
         return new
 
     def _delay_ms(self, delay: Duration | None, start_delay: Duration | None, start_at: datetime | None) -> int:
@@ -325,6 +332,10 @@ class Requests:
         """The encoded input of a run, checked against the workflow's annotation."""
         return self.definition(workflow).encode_params(params, self._limits)
 
+    def start_params(self, workflow: str, params: Any) -> bytes | None:
+        """The encoded input of a run that one start makes: a list of one item if the workflow has batches."""
+        return self.definition(workflow).encode_start(params, self._limits)
+
     def result(self, value: Any) -> bytes:
         """A result of a step that is given by hand."""
         return codec.encode(value, what="result", limit=self._limits.result)
@@ -351,7 +362,8 @@ class Requests:
         return codec.encode({"reason": reason, "deadlineMs": deadline_ms}, what="reason"), deadline_ms
 
     def new_id(self) -> str:
-        return self._runtime.random.uuid4().hex
+        """32 random hexadecimal digits."""
+        return self._runtime.random.bytes(16).hex()
 
     def _seed(self, workflow: str, instance_id: str) -> int:
         """The seed of a new run.

@@ -41,7 +41,7 @@ class ScheduleContent:
     spec: ScheduleSpec
     overlap: Overlap = Overlap.SKIP
     catch_up: int | Literal["last"] | None = None
-    """Missed ticks: None skips them, LAST starts the latest one, a number starts those of so many milliseconds."""
+    """Missed ticks: None skips them, LAST starts the latest one, a number starts those of that many milliseconds."""
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class ScheduleContent:
         return describe(self.catch_up) if isinstance(self.catch_up, int) else self.catch_up
 
     def changed(self, changes: Mapping[str, Any]) -> ScheduleContent:
-        """The content with some options of ``read_spec`` and ``read_policies`` replaced."""
+        """The content with some options of ``read_content`` replaced."""
         spec = self.spec
         if any(name in SPEC_OPTIONS for name in changes):
             spec = changed_spec(spec, {name: value for name, value in changes.items() if name in SPEC_OPTIONS})

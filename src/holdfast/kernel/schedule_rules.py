@@ -37,7 +37,7 @@ class Taken:
     ticks: list[TickRow]
     """Ticks to write."""
     starts: list[TickRow] = field(default_factory=list)
-    """Those of them whose runs are created with the change."""
+    """The ticks among ``ticks`` whose runs are created with the change."""
     ends: list[tuple[TickRow, Overlap]] = field(default_factory=list)
     """Ticks whose runs have to be cancelled or terminated before the change is written."""
     blocking: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ def backfill_overlap(overlap: Overlap) -> Overlap:
     return Overlap.ALLOW if overlap is Overlap.ALLOW else Overlap.QUEUE_ALL
 
 
-def _held(row: ScheduleRow, tick: TickRow) -> bool:
+def held(row: ScheduleRow, tick: TickRow) -> bool:
     """True for a queued tick of a paused schedule, unless the tick belongs to a backfill."""
     return row.paused and tick.cause != BACKFILL
 
@@ -85,7 +85,7 @@ class _Look:
         self._content = content
         self._now = now
         self._open = [tick for tick in row.ticks if tick.state in OPEN_TICKS]
-        self._queued = [tick for tick in row.ticks if tick.state == TickState.QUEUED and not _held(row, tick)]
+        self._queued = [tick for tick in row.ticks if tick.state == TickState.QUEUED and not held(row, tick)]
         self._more = len(self._queued) == MAX_QUEUED
         """There may be queued ticks that were not read."""
         self._changed: dict[int, TickRow] = {}

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.core import codec
 from holdfast.core.checks import check_enum
 from holdfast.core.durations import option_ms, timeout_ms
 from holdfast.core.limits import Limits
@@ -26,6 +27,7 @@ from holdfast.store.protocol import (
 
 if TYPE_CHECKING:
     from holdfast.kernel.definition import Definition
+    from holdfast.kernel.flow import Limit
 
 MAX_KEY_LENGTH = 200
 _ON_LIMIT = ("wait", "drop", "reject")
@@ -104,6 +106,22 @@ def add_batch(new: NewRun, definition: Definition, item: Any, key: str | None, l
         return
     new.delay_ms = option_ms("wait", batch.wait)
     new.policy = BatchedStart(key_of(batch.key, item) if key is None else key_text(key), batch.size, limits.params)
+
+
+def fair_key_of(new: NewRun, definition: Definition, of_queue: Limit | None, key: str | None) -> LimitKey | None:
+    """The fair limit of a run that is due at once, and its key. None: the run begins in the order of the starts.
+
+    ``of_queue``: the fair limit of the queue.
+    """
+    fair = [limit for limit in definition.limits if limit.fair]
+    if new.policy is not None or new.delay_ms or new.units or new.pin or not (fair or of_queue):
+        return None
+    if of_queue is not None:
+        return LimitKey(of_queue.name, key_text(key or ""))
+    try:
+        return fair[0].of_params(definition.decode_params(codec.plain(new.params)), key)
+    except Exception:
+        return None
 
 
 def limited_start(

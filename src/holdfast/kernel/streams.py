@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_stream_name
-from holdfast.errors import StateError, StreamFullError
+from holdfast.errors import StateError, StreamFullError, StreamRateError
 from holdfast.store.protocol.streams import StreamWrite, StreamWritten, WriteVerdict, pack
 
 if TYPE_CHECKING:
@@ -46,6 +46,28 @@ class StreamPort:
     now_ms: Callable[[], int]
 
 
+class RateMeter:
+    """Measures the rate of one writer: ``Limits.stream_rate`` items at once, and as many in each further second."""
+
+    __slots__ = ("_full_at",)
+
+    def __init__(self) -> None:
+        self._full_at = 0
+        """The time at which the writer may write a full second's items at once again, in milliseconds times the rate.
+
+        Whole numbers: milliseconds since 1970 leave a float too few digits."""
+
+    def count(self, now_ms: int, name: str, pid: str, limits: Limits) -> None:
+        """Count an item. Raises ``StreamRateError``."""
+        rate = limits.stream_rate
+        full_at = max(self._full_at, now_ms * rate) + 1000
+        if full_at > (now_ms + 1000) * rate:
+            raise StreamRateError(
+                f"too many items for stream {name!r} of run {pid}: {rate} in a second are allowed (Limits.stream_rate)"
+            )
+        self._full_at = full_at
+
+
 @dataclass(slots=True, eq=False)
 class AttemptStream:
     """The items of one attempt for one stream."""
@@ -69,6 +91,7 @@ class AttemptStream:
     total: StreamWritten = _NOTHING
     """Size of the whole stream after the last write."""
     error: Exception | None = None
+    meter: RateMeter = field(default_factory=RateMeter)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
@@ -143,7 +166,8 @@ class Stream:
         """Append an item: any JSON value of at most ``Limits.stream_item`` bytes.
 
         Await it in an async step; a plain step only calls it. Raises ``StateError`` if the stream is closed, and
-        ``StreamFullError`` if the stream has reached ``Limits.stream_items`` or ``Limits.stream_bytes``.
+        ``StreamFullError`` if the stream has reached ``Limits.stream_items`` or ``Limits.stream_bytes``, and
+        ``StreamRateError`` if the attempt writes more than ``Limits.stream_rate`` items in a second.
         """
         items, limits = self._items, self._port.limits
         if items.closed:
@@ -151,8 +175,10 @@ class Stream:
         if items.error is not None:
             raise items.error
         what = f"an item of stream {self.name!r}"
-        data = pack(self._port.now_ms(), codec.encode(value, what=what, limit=limits.stream_item))
+        now = self._port.now_ms()
+        data = pack(now, codec.encode(value, what=what, limit=limits.stream_item))
         self._check_room(len(data))
+        items.meter.count(now, self.name, items.pid, limits)
         first = items.stored == 0
         self._on_loop(items.add, data)
         return _Stored(items, first)

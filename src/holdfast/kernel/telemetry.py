@@ -53,15 +53,15 @@ class Telemetry:
 
     # --- the client
 
-    def start_began(self, runs: Sequence[NewRun]) -> Ended:  # noqa: ARG002
+    def start_began(self, runs: Sequence[NewRun]) -> Ended:
         """A client is about to create runs; may add the trace context to their options."""
         return _ignore
 
-    def send_began(self, event: NewEvent) -> Ended:  # noqa: ARG002
+    def send_began(self, event: NewEvent) -> Ended:
         """A client is about to send an event; may set the event's trace context."""
         return _ignore
 
-    def request_began(self, headers: Mapping[str, str]) -> Ended:  # noqa: ARG002
+    def request_began(self, headers: Mapping[str, str]) -> Ended:
         """The HTTP API begins to handle a request. Called in the request's context; the end is called there, too."""
         return _ignore
 
@@ -109,7 +109,7 @@ class Telemetry:
 
     # --- the outbox
 
-    def delivery_began(self, row: OutboxRow, run: RunRecord | None) -> Ended:  # noqa: ARG002
+    def delivery_began(self, row: OutboxRow, run: RunRecord | None) -> Ended:
         """The delivery of an outbound event begins. Called in the context in which the handler runs.
 
         ``run``: the run that published the event; None: it is not known, or deleted.
@@ -134,6 +134,8 @@ class TelemetryGroup(Telemetry):
     An exception of an observer does not reach the engine. The first one of each method is logged.
     """
 
+    observes_attempts = False
+
     def __init__(self, members: Sequence[Telemetry]) -> None:
         self.members = tuple(members)
         self._attempt_observers = [member for member in members if _overrides(member, "attempt_began")]
@@ -144,6 +146,10 @@ class TelemetryGroup(Telemetry):
                 setattr(self, name, methods[0])
             elif methods:
                 setattr(self, name, _operation(methods) if name in _OPERATIONS else _point(methods))
+
+
+class _AttemptObservers(TelemetryGroup):
+    """Observers some of which observe attempts."""
 
     @property
     def observes_attempts(self) -> bool:  # type: ignore[override]
@@ -215,4 +221,7 @@ async def observe(ended: Ended, operation: Awaitable[R]) -> R:
 
 def telemetry_of(members: Sequence[Telemetry]) -> Telemetry | None:
     """The observer of an app with these members; None if there are none."""
-    return TelemetryGroup(members) if members else None
+    if not members:
+        return None
+    observed = any(_overrides(member, "attempt_began") for member in members)
+    return _AttemptObservers(members) if observed else TelemetryGroup(members)

@@ -64,6 +64,10 @@ class Units(Protocol):
 class UnitDriver(Protocol):
     def open(self, run: RunRecord, plan: bytes, requests: Requests) -> Units: ...
 
+    def check_result(self, key: str, value: bytes) -> None:
+        """Raise ``ResultInvalidError`` if an encoded result does not fit the annotation of the unit's function."""
+        ...
+
 
 PLAN_KEY = "meta"
 """Key of the PLAN fact from which units are opened."""

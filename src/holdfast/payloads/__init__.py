@@ -4,7 +4,8 @@ Public names for programs. The engine uses ``PayloadStore`` (``store.py``), whic
 database; an app without ``codec=`` and ``blobs=`` does not load it.
 """
 
+from holdfast.core.blob import Blob
 from holdfast.core.secret import Secret
 from holdfast.payloads.codecs import Aes, Codec, Zstd
 
-__all__ = ["Aes", "Codec", "Secret", "Zstd"]
+__all__ = ["Aes", "Blob", "Codec", "Secret", "Zstd"]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import to_ms
 from holdfast.errors import InvalidOptionError, PayloadError, StoreUnavailableError
 from holdfast.extras import extra
@@ -43,13 +46,25 @@ class StoredBlob(NamedTuple):
     age_ms: int
 
 
+class BlobWriter(Protocol):
+    async def write(self, data: bytes, /) -> Any: ...
+
+
 class BlobStore(Protocol):
-    """A place for blobs. ``write`` returns when the blob is durable; ``delete`` ignores blobs that do not exist."""
+    """Storage of blobs. ``write`` returns when the blob is durable; ``delete`` ignores blobs that do not exist."""
 
     async def write(self, id: str, data: bytes) -> None: ...
 
     async def read(self, id: str) -> bytes:
         """Raises ``PayloadError`` if there is no such blob."""
+        ...
+
+    def writer(self, id: str) -> AbstractAsyncContextManager[BlobWriter]:
+        """Write a blob in parts. It is durable when the context is left; after an error nothing of it is kept."""
+        ...
+
+    def parts(self, id: str) -> AsyncIterator[bytes]:
+        """Read a blob in parts. Raises ``PayloadError`` if there is no such blob."""
         ...
 
     async def renew(self, ids: Sequence[str]) -> None:
@@ -74,6 +89,7 @@ class FileBlobs:
         """``now``: seconds since the epoch, to which the times of files are compared."""
         self._folder = folder
         self._now = now
+        self._made = False
 
     def __str__(self) -> str:
         return f"file://{self._folder}"
@@ -82,20 +98,59 @@ class FileBlobs:
         await in_thread(self._write, id, data)
 
     def _write(self, id: str, data: bytes) -> None:
-        path = self._path(id)
-        part = path.with_suffix(".part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            with self._opened(id) as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.rename(path)
-            for folder in (path.parent, self._folder):
-                _sync(folder)
+                self._finish(id, file)
         except OSError as error:
-            raise StoreUnavailableError(f"a blob cannot be written to {self}: {error}") from error
+            raise self._not_written(error) from error
+
+    def _opened(self, id: str) -> BinaryIO:
+        """A file for a blob that is not complete yet."""
+        part = self._path(id).with_suffix(".part")
+        if not self._made:
+            _make_folder(self._folder)
+            self._made = True
+        part.parent.mkdir(exist_ok=True, mode=0o700)
+        return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+    def _finish(self, id: str, file: BinaryIO) -> None:
+        """Make a complete blob durable under its name."""
+        path = self._path(id)
+        file.flush()
+        os.fsync(file.fileno())
+        path.with_suffix(".part").rename(path)
+        for folder in (path.parent, self._folder):
+            _sync(folder)
+
+    def _not_written(self, error: OSError) -> StoreUnavailableError:
+        return StoreUnavailableError(f"a blob cannot be written to {self}: {error}")
+
+    @asynccontextmanager
+    async def writer(self, id: str) -> AsyncIterator[BlobWriter]:
+        try:
+            file = await in_thread(self._opened, id)
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
+            yield _FileWriter(file, self._not_written)
+            try:
+                await in_thread(self._finish, id, file)
+            except OSError as error:
+                raise self._not_written(error) from error
+        finally:
+            file.close()
+            self._path(id).with_suffix(".part").unlink(missing_ok=True)
+
+    async def parts(self, id: str) -> AsyncIterator[bytes]:
+        try:
+            with await in_thread(lambda: self._path(id).open("rb")) as file:
+                while data := await in_thread(file.read, CHUNK):
+                    yield data
+        except FileNotFoundError:
+            raise _missing(id, str(self)) from None
+        except OSError as error:
+            raise StoreUnavailableError(f"a blob cannot be read from {self}: {error}") from error
 
     async def read(self, id: str) -> bytes:
         try:
@@ -138,6 +193,27 @@ class FileBlobs:
         return self._folder / id[:2] / id
 
 
+class _FileWriter:
+    def __init__(self, file: BinaryIO, failed: Callable[[OSError], Exception]) -> None:
+        self._file = file
+        self._failed = failed
+
+    async def write(self, data: bytes, /) -> None:
+        try:
+            await in_thread(self._file.write, data)
+        except OSError as error:
+            raise self._failed(error) from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, and sync their entries, also if another process created them."""
+    created = [folder, *takewhile(lambda parent: not parent.exists(), folder.parents)]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for each in created:
+        with contextlib.suppress(PermissionError):  # the parent of a folder that exists may belong to another user
+            _sync(each.parent)
+
+
 def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -172,9 +248,25 @@ class S3Blobs:
             raise _missing(id, str(self)) from None
         return bytes(await self._call(found.bytes_async(), "read"))
 
+    @asynccontextmanager
+    async def writer(self, id: str) -> AsyncIterator[BlobWriter]:
+        """After an error the upload is not completed; the service deletes it by its rule for incomplete uploads."""
+        file = self._module.open_writer_async(self._store, id, buffer_size=16 * CHUNK, max_concurrency=2)
+        yield _S3Writer(file, self._call)
+        await self._call(file.close(), "written")
+
+    async def parts(self, id: str) -> AsyncIterator[bytes]:
+        try:
+            found = await self._call(self._module.get_async(self._store, id), "read")
+        except FileNotFoundError:
+            raise _missing(id, str(self)) from None
+        stream = aiter(found.stream(min_chunk_size=CHUNK))
+        while (data := await self._call(anext(stream, None), "read")) is not None:
+            yield bytes(data)
+
     async def renew(self, ids: Sequence[str]) -> None:
         for blob in ids:
-            await self.write(blob, await self.read(blob))
+            await self.write(blob, await self.read(blob))  # a copy of an object to itself is refused
 
     async def delete(self, ids: Sequence[str]) -> None:
         for blob in ids:
@@ -199,6 +291,15 @@ class S3Blobs:
             raise StoreUnavailableError(f"a blob cannot be {verb}: {type(error).__name__} of {self}") from error
 
 
+class _S3Writer:
+    def __init__(self, file: Any, call: Callable[[Any, str], Any]) -> None:
+        self._file = file
+        self._call = call
+
+    async def write(self, data: bytes, /) -> None:
+        await self._call(self._file.write(data), "written")
+
+
 class DatabaseBlobs:
     """Blobs as chunks in the database of the app. Orphans are found by their rows."""
 
@@ -220,6 +321,21 @@ class DatabaseBlobs:
             raise _missing(id, str(self))
         return b"".join(chunks)
 
+    @asynccontextmanager
+    async def writer(self, id: str) -> AsyncIterator[BlobWriter]:
+        """After an error the chunks are orphans, which are deleted by their age."""
+        writer = _ChunkWriter(id, self._store)
+        yield writer
+        await writer.flush()
+
+    async def parts(self, id: str) -> AsyncIterator[bytes]:
+        n = 0
+        while chunk := await self._store.blobs(ReadChunk(id, n)):
+            n += 1
+            yield chunk[0]
+        if not n:
+            raise _missing(id, str(self))
+
     async def renew(self, ids: Sequence[str]) -> None:
         await self._store.blobs(RenewBlobs(ids))
 
@@ -228,6 +344,29 @@ class DatabaseBlobs:
 
     async def list(self, min_age_ms: int) -> list[StoredBlob]:  # noqa: ARG002  (the rows of orphans are enough)
         return []
+
+
+class _ChunkWriter:
+    def __init__(self, id: str, store: Store) -> None:
+        self._id = id
+        self._store = store
+        self._written = 0
+        self._buffer = bytearray()
+
+    async def write(self, data: bytes, /) -> None:
+        self._buffer += data
+        while len(self._buffer) >= CHUNK:
+            await self._write(bytes(self._buffer[:CHUNK]))
+            del self._buffer[:CHUNK]
+
+    async def flush(self) -> None:
+        if self._buffer or not self._written:
+            await self._write(bytes(self._buffer))
+        await self._store.blobs(RenewBlobs([self._id]))  # the age of a blob is that of its first chunk
+
+    async def _write(self, chunk: bytes) -> None:
+        await self._store.blobs(WriteChunk(self._id, self._written, chunk))
+        self._written += 1
 
 
 class Blobs:
@@ -241,11 +380,15 @@ class Blobs:
 
     async def write(self, writes: Sequence[BlobWrite]) -> None:
         """Write blobs. They are durable when this returns; the commit that refers to them follows."""
+        await self.prepare()
+        for write in writes:
+            await self.blob_store.write(write.id, write.data)
+
+    async def prepare(self) -> None:
+        """Let the database count references. It must do so before the first reference is written."""
         if not self._counting:
             await self._store.blobs(CountReferences())
             self._counting = True
-        for write in writes:
-            await self.blob_store.write(write.id, write.data)
 
     async def renew(self, ids: Sequence[str]) -> None:
         """Call before a commit is repeated: its blobs may have been written long ago."""
@@ -290,7 +433,7 @@ def check_blobs(url: Any) -> str | None:
 
 def parse_size(value: int | str) -> int:
     """The number of bytes of ``65536`` or ``"64 KiB"``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if is_whole_number(value, 0):
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:

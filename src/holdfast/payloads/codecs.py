@@ -1,7 +1,7 @@
 """Codecs: compression and encryption of one value, and the chain of codecs that an app or a workflow has.
 
-A codec maps bytes to bytes. It does not know where a value is stored: ``sealing`` gives it the text that binds the
-value to its place.
+A codec maps bytes to bytes, wherever the value is stored: ``sealing`` passes the text that binds the value to its
+place.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast.core.checks import is_whole_number
 from holdfast.errors import InvalidOptionError, PayloadError
 from holdfast.extras import extra
 from holdfast.ports import SystemRandomness
@@ -47,24 +48,24 @@ class Zstd:
     encrypts = False
 
     def __init__(self, level: int = 3) -> None:
-        if not isinstance(level, int) or isinstance(level, bool) or not 1 <= level <= 22:
+        if not is_whole_number(level, 1, 22):
             raise InvalidOptionError(f"Zstd(level={level!r}): give a whole number from 1 to 22")
         with extra("payloads", "Compression"):
-            import zstandard  # noqa: PLC0415  (an extra)
+            import zstandard
         self._module: Any = zstandard
         self._level = level
 
     def __repr__(self) -> str:
         return f"Zstd(level={self._level})"
 
-    def encode(self, data: bytes, bound_to: bytes) -> tuple[str, bytes] | None:  # noqa: ARG002
+    def encode(self, data: bytes, bound_to: bytes) -> tuple[str, bytes] | None:
         if len(data) < _MIN_COMPRESSED:
             return None
         # A compressor belongs to one thread; making one takes a microsecond.
         packed: bytes = self._module.ZstdCompressor(level=self._level).compress(data)
         return ("zstd", packed) if len(packed) < len(data) * 3 // 4 else None  # base64 makes it a third longer
 
-    def decode(self, tag: str, data: bytes, bound_to: bytes) -> bytes | None:  # noqa: ARG002
+    def decode(self, tag: str, data: bytes, bound_to: bytes) -> bytes | None:
         if tag != "zstd":
             return None
         try:
@@ -87,7 +88,7 @@ class Aes:
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         """``keys``: keys of 32 bytes by their ids. An id is stored with each value; it is not secret."""
         with extra("payloads", "Encryption"):
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  (an extra)
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         if not keys:
             raise InvalidOptionError("Aes needs at least one key")
         for name, key in keys.items():
@@ -108,7 +109,7 @@ class Aes:
     def decode(self, tag: str, data: bytes, bound_to: bytes) -> bytes | None:
         if not tag.startswith("aes:"):
             return None
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+        from cryptography.exceptions import InvalidTag
 
         cipher = self._ciphers.get(tag[4:])
         if cipher is None:
@@ -126,7 +127,7 @@ class Aes:
         return f"aes:{self._first}"
 
 
-class Chain:
+class CodecChain:
     """The codecs of an app or a workflow, in the order in which they encode."""
 
     def __init__(self, codecs: Iterable[Codec] = ()) -> None:
@@ -158,14 +159,14 @@ class Chain:
         raise PayloadError(f"the value was encoded by {tag.partition(':')[0]!r}, a codec that this app does not have")
 
 
-def check_codec(codec: Any) -> Chain | None:
+def check_codec(codec: Any) -> CodecChain | None:
     """The chain of the option ``codec=``: a codec, several, or None."""
     if codec is None:
         return None
     codecs = [codec] if isinstance(codec, Codec) else codec
     if isinstance(codecs, str | bytes) or not isinstance(codecs, Iterable):
         raise InvalidOptionError(f"codec must be a list of codecs such as Zstd() and Aes(keys), not {codec!r}")
-    chain = Chain(codecs)
+    chain = CodecChain(codecs)
     for link in chain.codecs:
         if not isinstance(link, Codec):
             raise InvalidOptionError(

@@ -9,7 +9,7 @@ from typing import Any, cast
 from holdfast.core.limits import Limits
 from holdfast.errors import DefinitionError
 from holdfast.payloads.blobs import check_blobs, make_blobs, parse_size
-from holdfast.payloads.codecs import Chain, check_codec
+from holdfast.payloads.codecs import CodecChain, check_codec
 from holdfast.payloads.sealing import SealSettings
 from holdfast.payloads.store import PayloadStore
 from holdfast.ports import SystemRandomness
@@ -21,20 +21,20 @@ _RANDOM = SystemRandomness()
 
 @dataclass(frozen=True, slots=True)
 class PayloadConfig:
-    chain: Chain | None = None
+    chain: CodecChain | None = None
     blobs: str | None = None
     threshold: int = 64 * 1024
 
-    def wrap(self, store: Store, by_workflow: Mapping[str, Chain], limits: Limits) -> Store:
+    def wrap(self, store: Store, by_workflow: Mapping[str, CodecChain | None], limits: Limits) -> Store:
         """The store that encodes values and writes blobs."""
         threshold = None if self.blobs is None else self.threshold
-        settings = SealSettings(self.chain, by_workflow.get, threshold, limits.blob)
+        settings = SealSettings(self.chain, by_workflow, threshold, limits.blob)
         blobs = None
         if self.blobs is not None:
             blobs = make_blobs(self.blobs, store, lambda: store.clock.now().timestamp())
         return cast("Store", PayloadStore(store, settings, blobs, lambda: _RANDOM.uuid4().hex))
 
-    def check_secret(self, what: str, chain: Chain | None) -> None:
+    def check_secret(self, what: str, chain: CodecChain | None) -> None:
         """Raise ``DefinitionError`` unless values of ``what``, which has a ``Secret``, are encrypted."""
         effective = chain or self.chain
         if effective is None or not effective.encrypts:

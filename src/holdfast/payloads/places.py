@@ -1,7 +1,7 @@
 """The values in the requests and replies of a store: which fields are sealed, and to which place each one belongs.
 
-``Seal`` maps what the engine writes to what the database stores, ``Open`` maps what the database returns to what the
-engine reads. Both do no I/O. Ids, types of events, names of steps, start options, search attributes, plans, notes and
+``Seal`` encodes the values in requests of the engine, ``Open`` decodes the values in replies of the database. Both do
+no I/O. Ids, types of events, names of steps, start options, search attributes, plans, notes and
 reasons are not sealed: the database or other processes need them.
 """
 
@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.core import envelope
+from holdfast.core.blob import references
 from holdfast.core.facts import EXIT, REPLY, Fact, FactState, Log, MailboxPage, StoredEvent, StoredLog
+from holdfast.errors import InvalidOptionError
 from holdfast.payloads.sealing import Place, Sealer
 from holdfast.store.protocol import (
     Advance,
@@ -33,8 +35,10 @@ from holdfast.store.protocol import (
     Reply,
     ReplyToEvent,
     ResolveStep,
+    ResolveUnit,
     RunRecord,
     ScheduleRow,
+    SendEvent,
     StartEvent,
 )
 from holdfast.store.protocol.streams import StreamPage, StreamWrite, pack, unpack
@@ -127,6 +131,10 @@ class Seal:
             case DebouncedStart():
                 return self.value(new.params, new.workflow, "params")
             case BatchedStart() if new.params is not None:
+                if references(new.params):  # the rows of a batch are not counted
+                    raise InvalidOptionError(
+                        f"workflow {new.workflow} gathers its starts: params cannot contain a Blob"
+                    )
                 return b"[" + self._seal(new.params[1:-1], Place(new.workflow, "params"), inline=True) + b"]"
             case _:
                 return self.value(new.params, pid_of(new.workflow, new.instance_id), "params")
@@ -185,7 +193,7 @@ class Seal:
 
     def stream_write(self, write: StreamWrite, home: str) -> StreamWrite:
         place = Place(home, f"stream:{write.name}")
-        items = [pack(at, self._seal(value, place, inline=True)) for item in write.items for at, value in unpack(item)]
+        items = [pack(at, self._seal(value, place)) for item in write.items for at, value in unpack(item)]
         return write._replace(items=items)
 
     def finish(self, finish: Finish, home: str) -> Finish:
@@ -224,6 +232,11 @@ class Seal:
             case ResolveStep():
                 home = pid_of(request.workflow, request.instance_id)
                 return replace(request, payload=self._seal(request.payload, Place(home, "event:@resolve")))
+            case SendEvent(event):
+                return SendEvent(self.new_event(event))
+            case ResolveUnit():
+                home = pid_of(request.workflow, request.instance_id)
+                return replace(request, advance=self.advance(request.advance, home))
             case _:
                 return request
 

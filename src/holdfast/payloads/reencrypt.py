@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from holdfast.core import envelope
 from holdfast.core.facts import FactState
 from holdfast.errors import InvalidOptionError, PayloadError
-from holdfast.payloads.codecs import Chain
+from holdfast.payloads.codecs import CodecChain
 from holdfast.payloads.places import ENGINE_EVENTS, embedded, is_sealed_list, sealed_items
 from holdfast.payloads.sealing import Place
 from holdfast.payloads.store import PayloadStore
 from holdfast.store.protocol.reads import RunsById
-from holdfast.store.protocol.streams import pack, unpack
+from holdfast.store.protocol.streams import holds_blob, pack, unpack
 from holdfast.store.protocol.transfer import BY_NAME, TransferDatabase, TransferTable
 
 _PAGE = 500
@@ -59,8 +59,7 @@ class Reencryption:
 
     async def run(self, report: Callable[[Progress], None]) -> int:
         """Rewrite all values; returns the number of rewritten ones. ``report`` is called after each table."""
-        chains = [self._store.settings.chain]
-        if not any(chain is not None and chain.encrypts for chain in chains):
+        if not self._store.settings.encrypts:
             raise InvalidOptionError("the app has no key: give it codec=[Aes(keys)]")
         total = 0
         for name in _COLUMNS:
@@ -99,7 +98,7 @@ class Reencryption:
         if table.name in ("run", "schedule"):
             return {}
         runs = [*{record["run"] for record in records}]
-        return {run.run: run.pid for run in await self._store.inner.runs(RunsById(runs))}
+        return {run.run: run.pid for run in await self._store.inner.read(RunsById(runs))}
 
     async def _event(self, record: dict[str, Any]) -> bytes | None:
         """An exit or a reply with the values of the sending run under the first key; None: nothing changed."""
@@ -123,7 +122,8 @@ class Reencryption:
     async def _chunk(self, data: bytes, place: Place) -> bytes | None:
         """A chunk of a stream, whose items are sealed one by one."""
         items = [*unpack(data)]
-        new = [await self._rewritten(value, place, inline=True) for _, value in items]
+        # An item in a blob is alone in its chunk, and stays so; one that shares its chunk stays in the row.
+        new = [await self._rewritten(value, place, inline=not holds_blob(pack(at, value))) for at, value in items]
         if not any(new):
             return None
         return b"".join(pack(at, value if one is None else one) for (at, value), one in zip(items, new, strict=True))
@@ -190,7 +190,7 @@ def _inline(table: str, column: str, record: dict[str, Any]) -> bool:
     return table == "log" or column in ("error", "memo")
 
 
-def _is_current(data: bytes, chain: Chain) -> bool:
+def _is_current(data: bytes, chain: CodecChain) -> bool:
     if not envelope.is_envelope(data):
         return False
     try:

@@ -11,14 +11,15 @@ import hashlib
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.core import envelope
+from holdfast.core.blob import references
 from holdfast.errors import PayloadError, PayloadTooLargeError
-from holdfast.payloads.codecs import Chain
+from holdfast.payloads.codecs import CodecChain
 
-_NO_CODECS = Chain()
+_NO_CODECS = CodecChain()
 
 
 class Place(NamedTuple):
@@ -43,15 +44,20 @@ class BlobWrite(NamedTuple):
 class SealSettings:
     """The options of an app that concern stored values."""
 
-    chain: Chain | None = None
-    by_workflow: Callable[[str], Chain | None] = lambda _workflow: None
-    """The codecs of a workflow with codecs of its own."""
+    chain: CodecChain | None = None
+    by_workflow: Mapping[str, CodecChain | None] = field(default_factory=dict)
+    """The codecs of workflows with codecs of their own. Workflows may be registered later."""
     threshold: int | None = None
     """Values above this number of stored bytes become blobs; None: the app has no blob store."""
     max_blob: int = 2**62
 
-    def chain_of(self, workflow: str) -> Chain:
-        return self.by_workflow(workflow) or self.chain or _NO_CODECS
+    def chain_of(self, workflow: str) -> CodecChain:
+        return self.by_workflow.get(workflow) or self.chain or _NO_CODECS
+
+    @property
+    def encrypts(self) -> bool:
+        """True if the values of any workflow are encrypted."""
+        return any(chain is not None and chain.encrypts for chain in (self.chain, *self.by_workflow.values()))
 
 
 class Sealer:
@@ -78,13 +84,16 @@ class Sealer:
         content: dict[str, Any] = {} if name is None else {"name": name}
         content |= {"payload": 1, "codec": tags, "home": place.home}
         threshold = self._settings.threshold
+        held = [] if threshold is None else references(data)
         if not (inline or self.inline) and threshold is not None and len(encoded) > threshold:
-            return self._blob(content, encoded)
-        if not tags:
+            return self._blob(content, encoded, held)
+        if held:
+            content["blobs"] = held
+        elif not tags:
             return data
         return envelope.write(content | {"data": b64encode(encoded).decode()})
 
-    def _blob(self, content: dict[str, Any], encoded: bytes) -> bytes:
+    def _blob(self, content: dict[str, Any], encoded: bytes, held: list[str]) -> bytes:
         if len(encoded) > self._settings.max_blob:
             raise PayloadTooLargeError(
                 f"a value takes {len(encoded)} bytes in the blob store; at most {self._settings.max_blob} are allowed"
@@ -92,7 +101,7 @@ class Sealer:
         write = BlobWrite(self._new_id(), encoded)
         self._writes.append(write)
         digest = hashlib.sha256(encoded).hexdigest()
-        return envelope.write(content | {"blobs": [write.id], "size": len(encoded), "sha256": digest})
+        return envelope.write(content | {"blobs": [write.id, *held], "size": len(encoded), "sha256": digest})
 
     def open(self, data: bytes, place: Place, *, forked: bool = False) -> bytes:
         """Decode a stored value. A value that cannot be decoded stays an envelope, which says why.
@@ -114,7 +123,7 @@ class Sealer:
         # The params of gathered starts belong to the workflow.
         if home not in (place.home, place.workflow) and not (forked and actual.workflow == place.workflow):
             raise PayloadError(f"the value belongs to {home}, not to {place.home}")
-        if "blobs" in content:
+        if "sha256" in content:
             encoded = self._blob_of(content)
             if encoded is None:
                 return data
@@ -123,7 +132,7 @@ class Sealer:
         return self._settings.chain_of(place.workflow).decode(content["codec"], encoded, _bound_to(actual))
 
     def _blob_of(self, content: Mapping[str, Any]) -> bytes | None:
-        [blob] = content["blobs"]
+        blob = content["blobs"][0]
         read = self.blobs.get(blob)
         if read is None:
             self.needs[blob] = None

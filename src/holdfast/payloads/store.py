@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from holdfast.core.facts import Fact, MailboxPage, StoredEvent, StoredLog
-from holdfast.errors import StoreError
+from holdfast.errors import PayloadError, StoreError
 from holdfast.payloads.blobs import Blobs, DatabaseBlobs
 from holdfast.payloads.places import Open, Seal
+from holdfast.payloads.replies import OPENERS, Opener
 from holdfast.payloads.sealing import Place, Sealer, SealSettings
 from holdfast.store.protocol import (
     Advance,
@@ -35,31 +35,22 @@ from holdfast.store.protocol import (
     ControlResult,
     Created,
     CurrentRuns,
-    DueRequest,
-    DueSchedules,
-    FactsQuery,
     Heartbeat,
     LateResults,
-    MailboxQuery,
     NewEvent,
     NewRun,
     OutboxClaim,
-    OutboxClaimRequest,
-    OutboxRow,
-    PageQuery,
-    Reply,
-    RunQuery,
+    OutboxRequest,
+    Query,
+    RunByName,
     RunRecord,
     RunsById,
     ScheduleChange,
     ScheduleChanged,
-    ScheduleQuery,
-    ScheduleRow,
     Sent,
-    Snapshot,
     Store,
 )
-from holdfast.store.protocol.streams import StreamPage, StreamQuery, StreamWrite, StreamWritten
+from holdfast.store.protocol.streams import StreamWrite, StreamWritten
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -244,77 +235,40 @@ class PayloadStore:
             )
         )
 
-    async def runs(self, query: RunQuery) -> list[RunRecord]:
-        found = await self.inner.runs(query)
+    async def read(self, query: Query[R]) -> R:
+        open_reply = OPENERS.get(type(query))
+        if open_reply is None:
+            return await self.inner.read(query)
+        run: int | None = getattr(query, "run", None)
+        home = "" if run is None else (await self._homes_of([run]))[run]
+        opened, missing = await self._read(query, open_reply, home)
+        while missing:
+            # The run may have been deleted between the read of its row and that of its blob: the row is read again.
+            again, still_missing = await self._read(query, open_reply, home)
+            opened, missing = again, still_missing - missing
+        return cast("R", opened)
+
+    async def _read(self, query: Query[Any], open_reply: Opener, home: str) -> tuple[Any, set[str]]:
+        """Read and open a reply; returns also the ids of the blobs that are missing."""
+        reply = await self.inner.read(query)
+        if isinstance(query, RunsById | RunByName | CurrentRuns):
+            for found in cast("list[RunRecord]", reply):
+                self._know(found)
         # A list does not read blobs: it would read one for each row that it shows.
-        return await self._opened(
-            lambda opening: [self._run(opening, replace(run)) for run in found],
-            fetch=not isinstance(query, CurrentRuns),
-        )
+        fetch, sealer = not isinstance(query, CurrentRuns), self._sealer()
+        opened = await self._opened(lambda opening: open_reply(opening, query, reply, home), sealer, fetch=fetch)
+        return opened, {name for name, blob in sealer.blobs.items() if isinstance(blob, PayloadError)}
 
-    async def facts(self, query: FactsQuery) -> list[Fact]:
-        home = (await self._homes_of([query.run]))[query.run]
-        facts = await self.inner.facts(query)
-        return await self._opened(lambda opening: opening.facts(facts, home))
+    async def outbox(self, request: OutboxRequest[R]) -> R:
+        reply = await self.inner.outbox(request)
+        if not isinstance(reply, OutboxClaim):
+            return reply
+        rows = await self._opened(lambda opening: [opening.outbox_row(row) for row in reply.rows])
+        return cast("R", replace(reply, rows=rows))
 
-    async def events(self, query: PageQuery) -> list[StoredEvent]:
-        home = (await self._homes_of([query.run]))[query.run]
-        events = await self.inner.events(query)
-        return await self._opened(lambda opening: opening.events(events, home, query.run))
-
-    async def logs(self, query: PageQuery) -> list[StoredLog]:
-        home = (await self._homes_of([query.run]))[query.run]
-        logs = await self.inner.logs(query)
-        return await self._opened(lambda opening: [opening.log(log, home) for log in logs])
-
-    async def load(self, run: int) -> Snapshot:
-        home = (await self._homes_of([run]))[run]
-        snapshot = await self.inner.load(run)
-        return await self._opened(
-            lambda opening: replace(
-                snapshot,
-                facts=opening.facts(snapshot.facts, home),
-                events={n: opening.event(event, home, run) for n, event in snapshot.events.items()},
-            )
-        )
-
-    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
-        home = (await self._homes_of([query.run]))[query.run]
-        page = await self.inner.undelivered(query)
-        return await self._opened(lambda opening: opening.page(page, home, query.run))
-
-    async def reply(self, run: int, dedup: str) -> Reply | None:
-        home = (await self._homes_of([run]))[run]
-        reply = await self.inner.reply(run, dedup)
-        if reply is None:
-            return None
-        return Reply(reply.ok, await self._opened(lambda opening: opening.value(reply.value, home, "reply")))
-
-    async def read_stream(self, query: StreamQuery) -> StreamPage:
-        home = (await self._homes_of([query.run]))[query.run]
-        page = await self.inner.read_stream(query)
-        return await self._opened(lambda opening: opening.stream_page(page, home, query.name))
-
-    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
-        claim = await self.inner.claim_outbox(request)
-        rows = await self._opened(lambda opening: [opening.outbox_row(row) for row in claim.rows])
-        return replace(claim, rows=rows)
-
-    async def outbox(self, run: int) -> list[OutboxRow]:
-        rows = await self.inner.outbox(run)
-        return await self._opened(lambda opening: [opening.outbox_row(row) for row in rows])
-
-    async def due_schedules(self, request: DueRequest) -> DueSchedules:
-        due = await self.inner.due_schedules(request)
-        return due._replace(rows=await self._opened(lambda opening: [opening.schedule(row) for row in due.rows]))
-
-    async def schedules(self, query: ScheduleQuery) -> list[ScheduleRow]:
-        rows = await self.inner.schedules(query)
-        return await self._opened(lambda opening: [opening.schedule(row) for row in rows])
-
-    async def _opened(self, convert: Callable[[Open], R], *, fetch: bool = True) -> R:
+    async def _opened(self, convert: Callable[[Open], R], sealer: Sealer | None = None, *, fetch: bool = True) -> R:
         """Open the values of a reply; again after reading the blobs that they refer to."""
-        sealer = self._sealer()
+        sealer = sealer or self._sealer()
         opened = convert(Open(sealer, self._forks))
         if sealer.needs and fetch and self.blob_store is not None:
             sealer.blobs = await self.blob_store.read([*sealer.needs])
@@ -383,7 +337,7 @@ class PayloadStore:
         wanted = {*runs}
         unknown = [run for run in wanted if run not in self._homes]
         if unknown:
-            for record in await self.inner.runs(RunsById(unknown)):
+            for record in await self.inner.read(RunsById(unknown)):
                 self._know(record)
         return {run: self._homes.get(run, "") for run in wanted}
 

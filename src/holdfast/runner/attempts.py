@@ -277,7 +277,7 @@ class RunningAttempt(Attempt):
         error = future.exception()
         try:
             await streams.store()
-        except Exception as failed:  # noqa: BLE001, RUF100  (the attempt fails with it)
+        except Exception as failed:  # the attempt fails with it
             error = error or failed
         if not self._finished:
             outcome = self._failed(_failure(error)) if error is not None else self._succeeded(future.result())

@@ -12,6 +12,8 @@ from holdfast.runner.turn_input import TurnInput
 from holdfast.store.protocol import Claim, Fact, FactState, Heartbeat, LimitKey, Log
 from holdfast.store.protocol.streams import settlement
 
+_OUTCOMES = (FactState.RESULT, FactState.FAILURE)
+
 
 class CallsInFlight:
     """Starts and cancels the calls of a turn and collects their outcomes."""
@@ -21,8 +23,8 @@ class CallsInFlight:
     _stopping = False
     postponed: Sequence[Call] = ()
     """Calls of postponed decisions; they start once those decisions are written."""
-    _dropped: Collection[tuple[str, int]] = ()
-    """Keys and numbers of cancelled attempts whose settlements are in a decision."""
+    _settled: Collection[tuple[str, int]] = ()
+    """Keys and numbers of attempts whose settlements may be written already."""
     last_heartbeats: Sequence[Fact] = ()
     """Last heartbeats of failed attempts; they are stored before the failures."""
 
@@ -148,6 +150,11 @@ class CallsInFlight:
             return outcomes.take()
         return outcomes.take_nothing()
 
+    def put_back(self, outcomes: Sequence[Outcome]) -> None:
+        """Put outcomes of a commit whose result is unknown back, for the machine that is loaded next."""
+        self._settled = {*self._settled, *((one.key, one.attempt) for one in outcomes if one.streamed)}
+        self._outcomes.put_back(outcomes)
+
     def _report(self, outcome: Outcome) -> None:
         self._running.pop(outcome.key, None)
         if outcome.heartbeat is not None:
@@ -157,9 +164,11 @@ class CallsInFlight:
 
     # --- streams
 
-    def settlements(self, decision: Decision, outcomes: Sequence[Outcome]) -> list[Fact]:
+    def settlements(self, decision: Decision, outcomes: Sequence[Outcome]) -> Sequence[Fact]:
         """Facts that decide whether the items of ended attempts belong to the output."""
         ended = [one for one in outcomes if one.streamed]
+        if not ended and not decision.cancelled:
+            return ()
         dropped = [
             running
             for running in filter(None, map(self._running.get, decision.cancelled))
@@ -168,11 +177,14 @@ class CallsInFlight:
         if not ended and not dropped:
             return []
         task, now = self.claim.task, self._context.ports.now_ms()
-        kept = {fact.key for fact in decision.observed.facts if fact.ok and fact.state != FactState.FAILURE}
-        # An attempt may end while its cancellation is written, and the settlement with it. If its outcome is kept
-        # nevertheless, the cancellation was not written.
-        ended = [one for one in ended if one.key in kept or (one.key, one.attempt) not in self._dropped]
-        self._dropped = {*self._dropped, *((running.key, running.number) for running in dropped)}
+        recorded = [fact for fact in decision.observed.facts if fact.state in _OUTCOMES]
+        kept = {fact.key for fact in recorded if fact.ok and fact.state != FactState.FAILURE}
+        # The settlement of an attempt may be written before its outcome arrives: with the cancellation of the attempt,
+        # or with an earlier commit of the outcome whose reply was lost. If the outcome is recorded nevertheless, that
+        # commit was not written.
+        keys = {fact.key for fact in recorded}
+        ended = [one for one in ended if one.key in keys or (one.key, one.attempt) not in self._settled]
+        self._settled = {*self._settled, *((running.key, running.number) for running in dropped)}
         return [
             settlement(task, one.key, one.attempt, now, succeeded=one.succeeded and one.key in kept) for one in ended
         ] + [settlement(task, running.key, running.number, now, succeeded=False) for running in dropped]
@@ -208,5 +220,5 @@ def _limits_of(call: Call) -> Sequence[LimitKey] | Exception:
     """The limits of a call, or the error of the user's function that computes a key."""
     try:
         return call.limited_by
-    except Exception as error:  # noqa: BLE001, RUF100  (the attempt fails with it)
+    except Exception as error:  # the attempt fails with it
         return error

@@ -30,6 +30,10 @@ class ClaimSchedule:
         """Replace the next due time by that of the store, after a claim."""
         self._next_due = next_due
 
+    def poll(self) -> float:
+        """Seconds to wait if nothing may be claimed now."""
+        return self._poll_ms / 1000
+
     def pause(self) -> float:
         """Seconds to wait until the next claim."""
         poll = self._poll_ms / 1000

@@ -13,10 +13,10 @@ from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.permits import Permits
 from holdfast.runner.run_cache import RunCaches, with_units
 from holdfast.runner.slots import Slots
+from holdfast.runner.small_loops import Reaper
 from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
-from holdfast.runner.worker_loops import Reaper
 from holdfast.store.protocol import Claim, Claimant, ClaimRequest, Commit, Following, RunRecord, Store, Verdict
 
 
@@ -57,6 +57,8 @@ class Claimer:
             self._schedule.wake()
 
     async def step(self) -> float:
+        if self._slots.draining:
+            return self._schedule.poll()
         limit = await self._slots.claim_limit()
         if limit <= 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: it registers the worker, renews its leases and receives the signals of its tasks."""
+"""The heartbeat of a worker: it registers the worker, renews its leases, and receives signals and drains."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.slots import Slots
 from holdfast.runner.turn_table import TurnTable
 from holdfast.runner.unknown_claims import UnknownClaims
-from holdfast.store.protocol import HeldTask, RunByName, Signal, Store, TaskRef, WorkerProfile
+from holdfast.store.protocol import HeldTask, ReadQueues, RunByName, Signal, Store, TaskRef, WorkerProfile
 
 _log = logging.getLogger("holdfast")
 
 _BEATS_PER_LEASE = 3
+_DRAIN_SECONDS = 1.0
+"""Heartbeats of short leases look for a drain only after this time."""
 
 
 class LeaseKeeper:
@@ -42,6 +44,8 @@ class LeaseKeeper:
         self._unknown_claims = unknown_claims
         self._schedule = schedule
         self._registered = False
+        self._since_drain_read = 0.0
+        """Seconds between heartbeats since the last look for a drain."""
 
     async def step(self) -> float:
         if self._slots.accepting and not self._registered:
@@ -49,7 +53,12 @@ class LeaseKeeper:
             self._registered = True
         held = await self._renew()
         await self._release_unknown_claims(held)
-        return min(self.leases()) / _BEATS_PER_LEASE / 1000
+        pause = min(self.leases()) / _BEATS_PER_LEASE / 1000
+        self._since_drain_read += pause
+        if self._since_drain_read >= _DRAIN_SECONDS:
+            self._since_drain_read = 0.0
+            await self._read_drain()
+        return pause
 
     @property
     def _owner(self) -> str:
@@ -86,6 +95,15 @@ class LeaseKeeper:
             self._table.signal_all(Signal.EVENTS)
             raise
 
+    async def _read_drain(self) -> None:
+        """Begin or end a drain. While it lasts, every heartbeat also stops turns that a claim in flight began."""
+        draining = (await self._store.queues(ReadQueues(self._owner))).draining
+        if self._slots.draining and not draining:
+            self._schedule.wake()
+        self._slots.draining = draining
+        if draining:
+            self._table.stop()
+
     # --- release
 
     async def _release_unknown_claims(self, held: Sequence[HeldTask]) -> None:
@@ -101,7 +119,7 @@ class LeaseKeeper:
     async def release_instance(self, workflow: str, instance_id: str) -> None:
         """Release the run of an instance if this worker owns it without a turn."""
         held = await self._renew()
-        for run in await self._store.runs(RunByName(workflow, instance_id)):
+        for run in await self._store.read(RunByName(workflow, instance_id)):
             task_key = run.run, 0
             await self._release(h for h in held if (h.run, h.unit) == task_key and task_key not in self._table)
 

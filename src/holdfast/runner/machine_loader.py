@@ -8,7 +8,7 @@ from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Driver, Machine
 from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_writer import TurnWriter
-from holdfast.store.protocol import FIRST_EPOCH, Claim, Fact, RunsById, Snapshot
+from holdfast.store.protocol import FIRST_EPOCH, Claim, Fact, RunsById, Snapshot, SnapshotQuery
 
 
 class MachineLoader:
@@ -44,9 +44,9 @@ class MachineLoader:
             snapshot = Snapshot(self._plan, {}, 0)
         elif not new or self._has_plan:
             store = context.store
-            snapshot = await context.call_store(run, lambda: store.load(run.run))
+            snapshot = await context.call_store(run, lambda: store.read(SnapshotQuery(run.run)))
             if self._loaded:  # the first time, the record of the claim is as new as the snapshot
-                [run] = await context.call_store(run, lambda: store.runs(RunsById([run.run])))
+                [run] = await context.call_store(run, lambda: store.read(RunsById([run.run])))
             if context.ports.now_ms() >= self._claimed_at + context.lease_ms // 2:
                 self._writer.check_fence()  # the read took so long that another worker may own the task by now
         self._loaded = True

@@ -26,12 +26,13 @@ from holdfast.runner.attempts import Ports
 from holdfast.runner.background_loop import BackgroundLoop
 from holdfast.store.protocol import (
     Claimant,
+    ClaimOutbox,
     Delivered,
     DeliveryFailure,
-    OutboxClaimRequest,
     OutboxRow,
     RunRecord,
     RunsById,
+    SettleOutbox,
     Store,
 )
 
@@ -121,7 +122,7 @@ class OutboxDispatcher:
 
     async def _begin(self, handler: OutboxHandler) -> int:
         slots = handler.concurrency - len(self._in_progress)
-        claim = await self._store.claim_outbox(OutboxClaimRequest(self._claimant.owner, handler.lease_ms, slots))
+        claim = await self._store.outbox(ClaimOutbox(self._claimant.owner, handler.lease_ms, slots))
         self._next_due = claim.next_due
         for row in claim.rows:
             task = asyncio.get_running_loop().create_task(self._deliver(row, handler))
@@ -167,7 +168,7 @@ class OutboxDispatcher:
         return None if error is None else f"{type(error).__name__}: {error}"
 
     async def _run_of(self, row: OutboxRow) -> RunRecord | None:
-        found = await self._store.runs(RunsById([row.run]))
+        found = await self._store.read(RunsById([row.run]))
         return found[0] if found else None
 
     def _call(
@@ -193,7 +194,7 @@ class OutboxDispatcher:
     async def _settle(self) -> None:
         outcomes = self._outcomes[:]
         if outcomes:
-            await self._store.settle_outbox(self._claimant.owner, outcomes)
+            await self._store.outbox(SettleOutbox(self._claimant.owner, outcomes))
             del self._outcomes[: len(outcomes)]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.errors import AppClosedError, StoreError
 from holdfast.kernel.flow import DeclaredQueue
+from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Alarm, Randomness, Timers
 from holdfast.runner.claim_schedule import ClaimSchedule
@@ -34,6 +35,8 @@ from holdfast.store.retry import backoff
 
 _log = logging.getLogger("holdfast")
 
+Listener = Callable[..., None]
+
 _Key = tuple[int, int, str, int]
 """Run, unit, step and attempt of a permit."""
 
@@ -44,6 +47,7 @@ class Permits:
     def __init__(
         self,
         store: Store,
+        hub: Hub,
         claimant: Claimant,
         declared: dict[str, LimitValues],
         queues: Mapping[str, DeclaredQueue],
@@ -57,6 +61,7 @@ class Permits:
         ``queues``: the declared queues by name.
         """
         self._store = store
+        self._hub = hub
         self._claimant = claimant
         self._declared = declared
         self._queues = queues
@@ -80,6 +85,16 @@ class Permits:
     def waiting(self) -> int:
         """Number of attempts that wait for a permit."""
         return len(self._waiting)
+
+    def subscribe(self, wrap: Callable[[Listener], Listener], unsubscribe: Listener) -> Listener:
+        """Exchange when a limit was changed in this process; returns a function that ends this, too."""
+        forget = self._hub.subscribe_to_limits(wrap(self.wake))
+
+        def end() -> None:
+            unsubscribe()
+            forget()
+
+        return end
 
     # --- for turns
 

@@ -16,7 +16,7 @@ from holdfast.core.model import Status
 from holdfast.kernel.definition import Registry
 from holdfast.ports import Randomness
 from holdfast.runner.background_loop import BackgroundLoop
-from holdfast.store.protocol import Pruned, PrunePosition, PruneRequest, Store
+from holdfast.store.protocol import Pruned, PrunePosition, PruneRuns, Store
 from holdfast.store.protocol.streams import PruneStreams
 
 _log = logging.getLogger("holdfast")
@@ -76,7 +76,7 @@ class RetentionLoop:
         return deleted
 
     async def _prune_streams(self, request: PruneStreams, *, pausing: bool) -> None:
-        while await self._store.prune_streams(request) == request.limit:
+        while await self._store.maintain(request) == request.limit:
             if pausing:
                 await asyncio.sleep(_TARGET_SECONDS * _PAUSE_FACTOR)
 
@@ -89,8 +89,8 @@ class RetentionLoop:
     async def _prune(self, rule: _Rule, *, pausing: bool) -> int:
         deleted, position = 0, PrunePosition()
         while True:
-            pruned = await self._store.prune(
-                PruneRequest(rule.workflow, rule.status, rule.age_ms, rule.keep, position, self._limit)
+            pruned = await self._store.maintain(
+                PruneRuns(rule.workflow, rule.status, rule.age_ms, rule.keep, position, self._limit)
             )
             deleted += pruned.runs
             self._adapt(pruned)
@@ -116,7 +116,7 @@ class RetentionLoop:
     async def _check_size(self) -> None:
         if self._warned:
             return
-        pruned = await self._store.prune(PruneRequest("", Status.COMPLETE, 0, limit=0))
+        pruned = await self._store.maintain(PruneRuns("", Status.COMPLETE, 0, limit=0))
         if pruned.stored >= MANY_RUNS:
             self._warned = True
             _log.warning(

@@ -25,6 +25,8 @@ class RunCache:
         self.started = run.started_at is not None
         self._driver = driver
         self._units: asyncio.Future[Units] | None = None
+        self.opened: Units | None = None
+        """The units, once they are open."""
         self._results: dict[str, Fact] = {}
         self._size = 0
 
@@ -44,16 +46,31 @@ class RunCache:
     def open(self, plan: bytes, context: TurnContext) -> None:
         if self._units is None:
             self._units = asyncio.get_running_loop().create_future()
-        self._units.set_result(self._driver.open(self.run, plan, context.ports.requests))
+        self.opened = self._driver.open(self.run, plan, context.ports.requests)
+        self._units.set_result(self.opened)
 
     @staticmethod
     async def plan(run: RunRecord, context: TurnContext) -> bytes:
         facts = await context.call_store(
-            run, lambda: context.store.facts(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
+            run, lambda: context.store.read(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
         )
         if not facts or facts[0].value is None:
             raise RuntimeError("there is no plan stored with this run")
         return facts[0].value
+
+    def cached_results(self, keys: Sequence[str]) -> Mapping[str, Fact] | None:
+        """RESULT facts by key; None if the cache lacks one of them."""
+        cached = self._results
+        results: dict[str, Fact] = {}
+        for key in keys:
+            if key not in cached:
+                return None
+            results[key] = cached[key]
+        return results
+
+    def all_results(self) -> Sequence[Fact]:
+        """The cached RESULT facts, in the order in which the store returns them."""
+        return [fact for _, fact in sorted(self._results.items())]
 
     async def results(self, keys: Sequence[str], context: TurnContext) -> Mapping[str, Fact]:
         """RESULT facts by key, from the cache or from the store."""
@@ -62,7 +79,7 @@ class RunCache:
         if missing:
             run = self.run
             read = await context.call_store(
-                run, lambda: context.store.facts(FactsQuery(run.run, FactState.RESULT, missing))
+                run, lambda: context.store.read(FactsQuery(run.run, FactState.RESULT, missing))
             )
             for fact in read:
                 results[fact.key] = fact

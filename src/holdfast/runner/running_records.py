@@ -10,7 +10,7 @@ from holdfast.core import codec
 from holdfast.errors import StoreError
 from holdfast.runner.calls import CallsInFlight
 from holdfast.runner.turn_writer import TurnWriter
-from holdfast.store.protocol import Heartbeat, Observed, Signal, Store, Verdict
+from holdfast.store.protocol import Fact, Heartbeat, Log, Observed, Signal, Store, Verdict
 
 _log = logging.getLogger("holdfast")
 
@@ -30,15 +30,14 @@ class RunningRecords:
     def write(self, signal: Callable[[Signal | None], None]) -> asyncio.Task[None] | None:
         """Start writing what is not stored yet; ``signal`` receives the signal in the store's reply."""
         if self.writing is None and self._calls.running and not self._calls.in_transaction:
-            self.writing = asyncio.get_running_loop().create_task(self._write(signal))
-            self.writing.add_done_callback(self._done)
+            started, logs = self._calls.new_records()
+            if started or logs:  # a task for each run in flight, every half second, would be most of the work
+                facts = [fact._replace(value=codec.encode({"owner": self._owner}, what="owner")) for fact in started]
+                self.writing = asyncio.get_running_loop().create_task(self._write(facts, logs, signal))
+                self.writing.add_done_callback(self._done)
         return self.writing
 
-    async def _write(self, signal: Callable[[Signal | None], None]) -> None:
-        started, logs = self._calls.new_records()
-        facts = [fact._replace(value=codec.encode({"owner": self._owner}, what="owner")) for fact in started]
-        if not facts and not logs:
-            return
+    async def _write(self, facts: Sequence[Fact], logs: Sequence[Log], signal: Callable[[Signal | None], None]) -> None:
         committed = await self._writer.write_interim(Observed(facts=facts, logs=logs))
         if committed is None:
             return

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from holdfast.core.model import from_ms
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
@@ -26,7 +27,7 @@ from holdfast.runner.background_loop import BackgroundLoop
 from holdfast.store.protocol import (
     Audit,
     CancelRun,
-    DueRequest,
+    DueQuery,
     Finish,
     ScheduleChange,
     ScheduleRow,
@@ -106,7 +107,7 @@ class ScheduleLoop:
             self._next_due = None
             return 0
         ended, self._ended = self._ended, set()
-        due = await self._store.due_schedules(DueRequest(workflows, _BATCH, sorted(ended)))
+        due = await self._store.read(DueQuery(workflows, _BATCH, sorted(ended)))
         self._next_due = due.next_due
         looked = [(row, self._look(row, due.now)) for row in due.rows]
         for row, (_, taken) in looked:
@@ -178,8 +179,7 @@ class ScheduleLoop:
 def _report(row: ScheduleRow, taken: Taken) -> None:
     for tick in taken.ticks:
         if tick.state == TickState.MISSED:
-            _log.warning(
-                "schedule %s: ticks since %d were missed; catch_up decides which of them run", row.name, tick.tick
-            )
+            first = from_ms(tick.tick).isoformat(sep=" ", timespec="seconds")
+            _log.warning("schedule %s: ticks since %s were missed; catch_up decides which of them run", row.name, first)
         elif tick.state == TickState.SKIPPED:
             _log.info("schedule %s: the tick %s is skipped, because an earlier run is open", row.name, tick.instance_id)

@@ -18,6 +18,8 @@ class Slots:
 
     accepting = False
     """New turns may begin. False before the start and after the stop of the worker."""
+    draining = False
+    """True if no turn may begin until the end of the drain (``DrainWorker``)."""
     manual = False
     """True if units begin only in ``app.advance``."""
     by_queue: Mapping[str, int] | None = None
@@ -56,14 +58,14 @@ class Slots:
 
     def reserve(self) -> bool:
         """Reserve a slot; False if there is none."""
-        if not self.accepting or self.free <= 0 or self.by_queue is not None:
+        if not self.accepting or self.draining or self.free <= 0 or self.by_queue is not None:
             return False
         self.reserved += 1
         return True
 
     def reserve_units(self, most: int) -> int:
         """Reserve up to this many slots for units; returns their number."""
-        begins_here = self.accepting and not self.manual and self.by_queue is None
+        begins_here = self.accepting and not self.draining and not self.manual and self.by_queue is None
         slots = max(0, min(most, self.free)) if begins_here else 0
         self.reserved += slots
         return slots

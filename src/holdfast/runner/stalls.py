@@ -73,7 +73,7 @@ class StallWatch:
         self._silent += waited
         if self._silent >= self._limit and not self._reported and self._stop_watch is not None:
             self._reported = True
-            frame = sys._current_frames().get(self._thread)  # noqa: SLF001  (documented)
+            frame = sys._current_frames().get(self._thread)
             report.stalled(*blocker(frame, self._limit))
 
 
@@ -97,7 +97,7 @@ def _of_running(running: Any) -> Blocker:
 
 def _of_handle(handle: Any) -> Blocker | None:
     """The step of a callback of the loop, for example of a task that a step function has started."""
-    attempt: Attempt | None = handle._context.get(current_attempt)  # noqa: SLF001  (asyncio has no other way)
+    attempt: Attempt | None = handle._context.get(current_attempt)
     return None if attempt is None else _step(attempt.key, attempt.number, attempt.pid)
 
 
@@ -112,8 +112,8 @@ def _step(key: str, attempt: int, pid: str) -> Blocker:
 
 
 _KNOWN: dict[CodeType, Callable[[Any], Blocker | None]] = {
-    RunningAttempt._run.__code__: _of_running,  # noqa: SLF001  (frames of the engine itself)
-    Turn._advance.__code__: _of_turn,  # noqa: SLF001
-    UnitTurn._begin.__code__: _of_turn,  # noqa: SLF001
-    asyncio.Handle._run.__code__: _of_handle,  # noqa: SLF001
+    RunningAttempt._run.__code__: _of_running,
+    Turn._advance.__code__: _of_turn,
+    UnitTurn._begin.__code__: _of_turn,
+    asyncio.Handle._run.__code__: _of_handle,
 }

@@ -116,7 +116,7 @@ class TurnInput:
         self._events = await self._cursor.read_next(
             topics,
             lambda types, after: context.call_store(
-                run, lambda: context.store.undelivered(MailboxQuery(run.run, types, after))
+                run, lambda: context.store.read(MailboxQuery(run.run, types, after))
             ),
         )
         if self._events and context.ports.telemetry is not None:

@@ -25,7 +25,19 @@ from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_table import AnyTurn, TurnTable
 from holdfast.runner.unit_turns import GraphRunTurn, UnitTurn
 from holdfast.runner.unknown_claims import UnknownClaims
-from holdfast.store.protocol import CANCEL, SUSPECT_LOSSES, Claim, Commit, Fact, Following, Log, Park, Signal, TaskRef
+from holdfast.store.protocol import (
+    CANCEL,
+    SUSPECT_LOSSES,
+    Claim,
+    Commit,
+    Fact,
+    Following,
+    Log,
+    Park,
+    Signal,
+    TaskRef,
+    Verdict,
+)
 
 _log = logging.getLogger("holdfast")
 
@@ -112,7 +124,7 @@ class TurnRunner:
             elif isinstance(turn, Turn):
                 turn.drop()
         except Exception as error:
-            if turn.lost:  # the run may be gone; its next owner, if any, finds out whether something is wrong
+            if turn.lost:  # the run may be deleted, or another worker owns it and meets the same error
                 _log.info("the turn of run %s ended with its task: %s", report.named(turn.claim.run), error)
             else:
                 await self._park(turn, error)
@@ -146,19 +158,27 @@ class TurnRunner:
             raise
 
     async def _park(self, turn: AnyTurn, error: Exception) -> None:
-        """Park a run after an error of the engine or in the run's data; the note is the error. Other runs continue."""
+        """Park a run after an error of the engine or in the run's data; the note is the error. Other runs continue.
+
+        A run that was ended and deleted after the claim cannot be read, and its worker may not know it yet: the commit
+        is refused then, and nothing is wrong.
+        """
         run, context = turn.claim.run, self.context
-        _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
         note = _park_note(error)
         line = Log("error", "system", note[:2000], None, context.ports.now_ms())
+        commit = Commit(turn.task, following=Following(logs=[line], next=Park(note)))
         try:
-            await context.committer.commit([Commit(turn.task, following=Following(logs=[line], next=Park(note)))])
+            [parked] = await context.committer.commit([commit])
+            if parked.verdict is Verdict.LOST:
+                _log.info("the turn of run %s ended with its task: %s", report.named(run), error)
+                return
+            _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
             if turn.task.unit:
                 await context.store.release([turn.task])  # the commit paused the run, but the unit is still owned
             if context.ports.telemetry is not None:
                 context.ports.telemetry.parked(run, "engine_error")
         except Exception:
-            _log.exception("could not park run %s", report.named(run))
+            _log.exception("could not park run %s after an unexpected error: %s", report.named(run), error)
 
     # --- end
 

@@ -22,6 +22,8 @@ class TurnTable:
     def __init__(self) -> None:
         self._turns: dict[TaskKey, AnyTurn] = {}
         self._tasks: dict[TaskKey, asyncio.Task[None]] = {}
+        self._suspects: set[AnyTurn] = set()
+        """Turns that were suspect when they began. A turn never becomes suspect later."""
         self._noted_ends: list[set[int]] = []
 
     def __len__(self) -> int:
@@ -42,8 +44,11 @@ class TurnTable:
     def add(self, turn: AnyTurn, task: asyncio.Task[None]) -> None:
         """Add a turn. It replaces a turn of the same task that was lost and claimed again."""
         task_key = turn.task[:2]
+        self._suspects.discard(self._turns.get(task_key, turn))
         self._turns[task_key] = turn
         self._tasks[task_key] = task
+        if turn.suspect:
+            self._suspects.add(turn)
 
     def remove(self, turn: AnyTurn) -> bool:
         """Remove a turn; False if it is not in the table."""
@@ -51,6 +56,7 @@ class TurnTable:
         if self._turns.get(task_key) is not turn:
             return False
         del self._turns[task_key], self._tasks[task_key]
+        self._suspects.discard(turn)
         for noted in self._noted_ends:
             noted.add(task_key[0])
         return True
@@ -74,7 +80,7 @@ class TurnTable:
 
     @property
     def has_suspect(self) -> bool:
-        return any(turn.suspect for turn in self._turns.values())
+        return any(turn.suspect for turn in self._suspects)
 
     def count_of_queue(self, queue: str) -> int:
         return sum(turn.claim.run.queue == queue for turn in self._turns.values())

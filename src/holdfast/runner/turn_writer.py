@@ -210,7 +210,7 @@ class TurnWriter:
                 error,
             )
             # If the commit is not written, the buffered outcomes still count: their steps are not called again.
-            self._outcomes.put_back([outcome for entry in buffered for outcome in entry.outcomes])
+            self._calls.put_back([outcome for entry in buffered for outcome in entry.outcomes])
             await asyncio.sleep(pause)
             return None
         self._unknown_commits = 0

@@ -3,11 +3,12 @@
 The loops of a worker: *claim* (``claiming.py``) claims due tasks and is woken by notifications, the next due time or
 the poll interval; *heartbeat* (``lease_keeper.py``) renews the leases and receives signals; *watch* notices writes of
 other processes, *reap* frees tasks whose lease expired, *record* writes START facts and log lines of steps that are
-still running (``worker_loops.py``); *outbox* (``outbox.py``) delivers outbound events. A pass (``app.tick``, the test
+still running (``small_loops.py``); *outbox* (``outbox.py``) delivers outbound events. A pass (``app.tick``, the test
 harness) does the same work once, without the loops.
 
-``TurnTable`` holds the turns, ``TurnRunner`` begins and ends them, ``Slots`` limits their number. ``LocalStarts`` and
-``EventSender`` begin turns without a separate claim. ``WorkerHost`` is the worker as its turns see it.
+``WorkerLoops`` holds the loops, ``TurnTable`` the turns, ``TurnRunner`` begins and ends them, ``Slots`` limits their
+number. ``LocalStarts`` and ``EventSender`` begin turns without a separate claim. ``WorkerHost`` is the worker as its
+turns see it.
 """
 
 from __future__ import annotations
@@ -31,27 +32,22 @@ from holdfast.runner.background_tasks import BackgroundTasks
 from holdfast.runner.blob_loop import BlobLoop
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.claim_schedule import ClaimSchedule
-from holdfast.runner.claiming import Claimer
 from holdfast.runner.committer import Committer
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.event_sender import EventSender
 from holdfast.runner.identity import worker_id
 from holdfast.runner.lease_keeper import LeaseKeeper
 from holdfast.runner.local_starts import LocalStarts
-from holdfast.runner.outbox import OutboxDispatcher
 from holdfast.runner.permits import Permits
-from holdfast.runner.retention import RetentionLoop
 from holdfast.runner.run_cache import RunCaches
-from holdfast.runner.schedules import ScheduleLoop
 from holdfast.runner.slots import Slots
-from holdfast.runner.stalls import StallWatch
 from holdfast.runner.streams import StreamWriter
 from holdfast.runner.turn_context import Budget, TurnContext
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
 from holdfast.runner.unknown_claims import UnknownClaims
 from holdfast.runner.worker_host import WorkerHost
-from holdfast.runner.worker_loops import ChangeWatcher, ProgressRecorder, Reaper
+from holdfast.runner.worker_loops import WorkerLoops
 from holdfast.store.protocol import (
     Claimant,
     Created,
@@ -95,24 +91,17 @@ class Worker:
         self.noting_ends = table.noting_ends
         self._slots = slots = Slots(config.concurrency, table)
         slots.by_queue = config.queue_slots
-        self._claim_loop = BackgroundLoop("claim", lambda: self._claimer.step(), random)  # noqa: PLW0108  (made below)
-        self._schedule = schedule = ClaimSchedule(self._claim_loop, ports.now_ms, config.poll_ms)
+        claim_loop = BackgroundLoop("claim", lambda: self._loops.claimer.step(), random)  # noqa: PLW0108  (made below)
+        self._schedule = schedule = ClaimSchedule(claim_loop, ports.now_ms, config.poll_ms)
         self._runner = runner = TurnRunner(
             registry, hub, table, slots, self._cache, run_caches, unknown_claims, schedule
         )
         self._leases = leases = LeaseKeeper(
             store, self.profile, config.lease_ms, table, slots, unknown_claims, schedule, random
         )
-        permits = None
-        if registry.limits:
-            declared = {name: limit.values() for name, limit in registry.limits.items()}
-            permits = Permits(
-                store, claimant, declared, registry.queues, schedule, ports.timers, random,
-                lambda work: self._background.run(work, "exchange permits"),
-            )  # fmt: skip
-        self._permits = permits
-        if permits is not None:
-            slots.waiting_for_permits = lambda: permits.waiting
+        self._permits = permits = _permits(
+            store, hub, registry, claimant, slots, schedule, ports, random, self._background
+        )
         self._starts = starts = LocalStarts(registry, hub, claimant, table, slots, run_caches, runner)
         self._streams = StreamWriter(store, hub, random, lambda work: self._background.run(work, "write to streams"))
         ports.engine.streams = StreamPort(self._streams, ports.engine.limits, ports.now_ms)
@@ -133,26 +122,10 @@ class Worker:
         self._sender = EventSender(
             store, registry, claimant, self._cache, slots, starts, runner, leases, self._background
         )
-        self._outbox = OutboxDispatcher(store, registry, ports, random, claimant, config.poll_ms)
-        pause_ms = min(config.poll_ms, config.lease_ms)
-        self._reaper = Reaper(store, config.max_losses, pause_ms, schedule, random, ports.telemetry)
-        self._claimer = Claimer(
-            store, registry, hub, claimant, table, slots, run_caches, runner, self._reaper, schedule, permits
-        )
-        self._recorder = ProgressRecorder(store, table, random)
-        self._schedules = schedules = ScheduleLoop(store, registry, hub, ports, random, config.poll_ms)
-        watcher = ChangeWatcher(
-            store, hub, claimant, table, runner, leases, schedule, self._outbox, schedules, random, permits
-        )
-        self._retention = retention = RetentionLoop(store, registry, random)
-        self._loops = [
-            self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop, retention.loop,
-            schedules.loop,
-        ]  # fmt: skip
-        self.blobs = BlobLoop(store, random)
-        if self.blobs.needed:
-            self._loops.append(self.blobs.loop)
-        self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
+        self._loops = WorkerLoops(
+            store, registry, hub, ports, random, config, claimant, table, slots, run_caches, runner, leases, claim_loop,
+            schedule, permits,
+        )  # fmt: skip
         self._unsubscribe: Callable[[], None] = lambda: None
         self._ignore_failovers = store.failovers.subscribe(self._failed_over)
 
@@ -161,39 +134,32 @@ class Worker:
     def start(self) -> None:
         self.subscribe()
         self._slots.accepting = True
-        for loop in self._loops:
-            loop.start()
-        if self._stalls is not None:
-            self._stalls.start()
-        if self._registry.outbox is not None:
-            self._outbox.start()
+        self._loops.start()
 
     def start_manual(self) -> None:
         """Renew leases and record running steps, but claim tasks only in ``start_units``."""
-        self._unsubscribe = self._hub.subscribe(lambda _: None, self._runner.signal, self._outbox.wake)
+        self._unsubscribe = self._hub.subscribe(lambda _: None, self._runner.signal, self._loops.outbox.wake)
         self._slots.accepting = self._slots.manual = True
         self._leases.loop.start()
-        self._recorder.loop.start()
+        self._loops.recorder.loop.start()
 
     def subscribe(self, wrap: Callable[[Listener], Listener] = lambda listener: listener) -> None:
         """Receive the notifications of the hub. ``wrap`` is applied to each listener."""
-        on_work, on_signal, on_outbox = self._schedule.due, self._runner.signal, self._outbox.wake
+        on_work, on_signal, on_outbox = self._schedule.due, self._runner.signal, self._loops.outbox.wake
         unsubscribe = self._hub.subscribe(wrap(on_work), wrap(on_signal), wrap(on_outbox))
-        self._unsubscribe = self._schedules.subscribe(wrap, unsubscribe)
+        if self._permits is not None:
+            unsubscribe = self._permits.subscribe(wrap, unsubscribe)
+        self._unsubscribe = self._loops.schedules.subscribe(wrap, unsubscribe)
 
     async def stop(self, drain_ms: int | None = None) -> None:
         """Claim nothing more, wait up to ``drain_ms`` for steps in flight, and release all tasks."""
         self._slots.accepting = False
         self._table.stop()
-        await self._claim_loop.stop()
+        await self._loops.stop_claiming()
         self._table.stop()  # also turns that a claim in flight has begun since
         drain = (self._config.drain_ms if drain_ms is None else drain_ms) / 1000
-        await asyncio.gather(self._table.wait(drain), self._outbox.stop(drain))
-        await self._recorder.record_running()
-        for loop in self._loops:
-            await loop.stop()
-        await self._recorder.record_heartbeats()
-        self._stop_stall_watch()
+        await asyncio.gather(self._table.wait(drain), self._loops.outbox.stop(drain))
+        await self._loops.stop()
         if self._permits is not None:
             self._permits.stop()
         await asyncio.gather(*self._table.cancel(), *self._background, return_exceptions=True)
@@ -212,8 +178,7 @@ class Worker:
         self._table.cancel()
         self._context.committer.abandon()
         self._context.advancer.abandon()
-        self._outbox.abandon()
-        self._stop_stall_watch()
+        self._loops.abandon()
         self._unsubscribe()
         self._ignore_failovers()
         self._cache.clear()
@@ -229,14 +194,10 @@ class Worker:
         self._cache.clear()
         self._run_caches.clear()
         self._unknown_claims.forget_released()
-        self._outbox.abandon()
-        self._outbox.wake()
+        self._loops.outbox.abandon()
+        self._loops.outbox.wake()
         self._leases.register_again()
         self._schedule.wake()
-
-    def _stop_stall_watch(self) -> None:
-        if self._stalls is not None:
-            self._stalls.stop()
 
     # --- starts and events of clients in the same process
 
@@ -265,14 +226,14 @@ class Worker:
 
     async def claim_due(self, limit: int) -> int:
         """Claim due tasks and begin their turns; returns the number of claimed tasks."""
-        return await self._claimer.claim_due(limit)
+        return await self._loops.claimer.claim_due(limit)
 
     async def start_units(self, run: RunRecord) -> list[str] | None:
         """Claim the due units of a run and begin their turns; returns the keys of the units.
 
         None: only unit 0 was due. Its turn has ended by now, and the run may have ended or have other due units.
         """
-        return await self._claimer.start_units(run)
+        return await self._loops.claimer.start_units(run)
 
     async def keep_leases(self) -> None:
         """Renew the leases once."""
@@ -280,21 +241,21 @@ class Worker:
 
     async def reap(self) -> int:
         """Free expired tasks once; returns their number."""
-        return await self._reaper.reap()
+        return await self._loops.reaper.reap()
 
     async def prune(self) -> int:
         """Delete the finished runs that are older than their retention; returns their number."""
-        deleted = await self._retention.prune()
-        await self.blobs.collect()
+        deleted = await self._loops.retention.prune()
+        await self._loops.blobs.collect()
         return deleted
 
     async def take_up_schedules(self) -> int:
         """Take up the due schedules once; returns their number."""
-        return await self._schedules.take_up_due()
+        return await self._loops.schedules.take_up_due()
 
     async def deliver_due(self) -> int:
         """Deliver the due outbound events; returns the number of attempted deliveries."""
-        return await self._outbox.deliver_due()
+        return await self._loops.outbox.deliver_due()
 
     async def run_pass(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim due tasks once and run their turns to the end; returns the number of claimed tasks."""
@@ -305,9 +266,9 @@ class Worker:
             claimed = 0
             if limit > 0:
                 await self.take_up_schedules()
-                claimed = await self._claimer.claim_due(limit, replace(self._context, budget=Budget(max_steps)))
+                claimed = await self._loops.claimer.claim_due(limit, replace(self._context, budget=Budget(max_steps)))
             self._leases.loop.start()
-            self._recorder.loop.start()
+            self._loops.recorder.loop.start()
             await self._table.wait_until_empty()
             await self.deliver_due()
             return claimed
@@ -315,6 +276,10 @@ class Worker:
             await self.stop(drain_ms=0)
 
     # --- state
+
+    @property
+    def blobs(self) -> BlobLoop:
+        return self._loops.blobs
 
     @property
     def id(self) -> str:
@@ -339,3 +304,26 @@ class Worker:
     def longest_lease_ms(self) -> int:
         """Time without a heartbeat after which every lease of this worker has expired."""
         return max(self._leases.leases())
+
+
+def _permits(
+    store: Store,
+    hub: Hub,
+    registry: Registry,
+    claimant: Claimant,
+    slots: Slots,
+    schedule: ClaimSchedule,
+    ports: Ports,
+    random: Randomness,
+    background: BackgroundTasks,
+) -> Permits | None:
+    """The permits of a worker whose app declares limits; otherwise None."""
+    if not registry.limits:
+        return None
+    declared = {name: limit.values() for name, limit in registry.limits.items()}
+    permits = Permits(
+        store, hub, claimant, declared, registry.queues, schedule, ports.timers, random,
+        lambda work: background.run(work, "exchange permits"),
+    )  # fmt: skip
+    slots.waiting_for_permits = lambda: permits.waiting
+    return permits

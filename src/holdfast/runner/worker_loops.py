@@ -1,152 +1,99 @@
-"""The small loops of a worker: *watch*, *reap* and *record*."""
+"""The loops of a worker. Each of them also does one pass by a call, for workers that are driven by hand."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Sequence
-
-from holdfast.errors import StoreError
+from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
-from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Randomness
-from holdfast.runner import report
+from holdfast.runner.attempts import Ports
 from holdfast.runner.background_loop import BackgroundLoop
+from holdfast.runner.blob_loop import BlobLoop
 from holdfast.runner.claim_schedule import ClaimSchedule
+from holdfast.runner.claiming import Claimer
+from holdfast.runner.config import WorkerConfig
 from holdfast.runner.lease_keeper import LeaseKeeper
 from holdfast.runner.outbox import OutboxDispatcher
 from holdfast.runner.permits import Permits
-from holdfast.runner.running_records import record_heartbeats
+from holdfast.runner.retention import RetentionLoop
+from holdfast.runner.run_cache import RunCaches
 from holdfast.runner.schedules import ScheduleLoop
+from holdfast.runner.slots import Slots
+from holdfast.runner.small_loops import ChangeWatcher, ProgressRecorder, Reaper
+from holdfast.runner.stalls import StallWatch
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
-from holdfast.store.protocol import Claimant, ExpiredTask, RunsById, Store
-
-_log = logging.getLogger("holdfast")
-
-_RECORD_SECONDS = 0.5
+from holdfast.store.protocol import Claimant, Store
 
 
-class ChangeWatcher:
-    """Notices writes of other processes."""
+class WorkerLoops:
+    """Starts and stops the loops of a worker together."""
 
     def __init__(
         self,
         store: Store,
+        registry: Registry,
         hub: Hub,
+        ports: Ports,
+        random: Randomness,
+        config: WorkerConfig,
         claimant: Claimant,
         table: TurnTable,
+        slots: Slots,
+        run_caches: RunCaches,
         runner: TurnRunner,
         leases: LeaseKeeper,
+        claim_loop: BackgroundLoop,
         schedule: ClaimSchedule,
-        outbox: OutboxDispatcher,
-        schedules: ScheduleLoop,
-        random: Randomness,
         permits: Permits | None,
     ) -> None:
-        self._permits = permits
-        self.loop = BackgroundLoop("watch", self.step, random)
-        self._store = store
-        self._hub = hub
-        self._claimant = claimant
-        self._table = table
-        self._runner = runner
-        self._leases = leases
-        self._schedule = schedule
-        self._outbox = outbox
-        self._schedules = schedules
-        self._seen_version: int | None = None
+        self._registry = registry
+        self._claim_loop = claim_loop
+        self.outbox = OutboxDispatcher(store, registry, ports, random, claimant, config.poll_ms)
+        self.reaper = Reaper(
+            store, config.max_losses, min(config.poll_ms, config.lease_ms), schedule, random, ports.telemetry
+        )
+        self.claimer = Claimer(
+            store, registry, hub, claimant, table, slots, run_caches, runner, self.reaper, schedule, permits
+        )
+        self.recorder = ProgressRecorder(store, table, random)
+        self.schedules = ScheduleLoop(store, registry, hub, ports, random, config.poll_ms)
+        self.retention = RetentionLoop(store, registry, random)
+        self.blobs = BlobLoop(store, random)
+        watcher = ChangeWatcher(
+            store, hub, claimant, table, runner, leases, schedule, self.outbox, self.schedules, random, permits
+        )
+        self._all = [
+            claim_loop, leases.loop, watcher.loop, self.reaper.loop, self.recorder.loop, self.retention.loop,
+            self.schedules.loop,
+        ]  # fmt: skip
+        if self.blobs.needed:
+            self._all.append(self.blobs.loop)
+        self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
 
-    async def step(self) -> float:
-        """Wait for a write of another process, then check for due tasks, outbound events and signals."""
-        version = await self._store.wait_for_change(self._seen_version)
-        if version != self._seen_version:
-            self._seen_version = self._hub.store_version = version
-            self._schedule.wake()
-            self._outbox.wake()
-            self._schedules.notice_change()
-            if self._permits is not None:
-                self._permits.wake()
-            if self._table:
-                for held in await self._leases.fetch_signals(lambda: self._store.fetch_signals(self._claimant.owner)):
-                    self._runner.signal(held.run, held.signal)
-        return 0
+    def start(self) -> None:
+        for loop in self._all:
+            loop.start()
+        if self._stalls is not None:
+            self._stalls.start()
+        if self._registry.outbox is not None:
+            self.outbox.start()
 
+    async def stop_claiming(self) -> None:
+        await self._claim_loop.stop()
 
-class Reaper:
-    """Frees tasks whose lease expired, of any worker."""
+    async def stop(self) -> None:
+        """Stop the loops after the calls in flight have ended, and store what the running steps have reported."""
+        await self.recorder.record_running()
+        for loop in self._all:
+            await loop.stop()
+        await self.recorder.record_heartbeats()
+        self._stop_stall_watch()
 
-    def __init__(
-        self,
-        store: Store,
-        max_losses: int,
-        pause_ms: int,
-        schedule: ClaimSchedule,
-        random: Randomness,
-        telemetry: Telemetry | None,
-    ) -> None:
-        self.loop = BackgroundLoop("reap", self.step, random)
-        self._store = store
-        self._max_losses = max_losses
-        self._pause_ms = pause_ms
-        self._schedule = schedule
-        self._telemetry = telemetry
+    def abandon(self) -> None:
+        """Drop the deliveries, as a killed process does."""
+        self.outbox.abandon()
+        self._stop_stall_watch()
 
-    async def step(self) -> float:
-        if await self.reap():
-            self._schedule.wake()
-        return self._pause_ms / 1000
-
-    async def reap(self) -> int:
-        """Free expired tasks once; returns their number."""
-        freed = await self._store.reap(self._max_losses)
-        if freed:
-            await self._report(freed)
-        return len(freed)
-
-    async def _report(self, freed: Sequence[ExpiredTask]) -> None:
-        try:
-            runs = {run.run: run for run in await self._store.runs(RunsById([lost.run for lost in freed]))}
-        except StoreError as error:
-            _log.warning("%d leases expired; the names of their runs cannot be read: %s", len(freed), error)
-            return
-        for lost in freed:
-            run = runs.get(lost.run)
-            if run is None:
-                continue
-            if lost.parked:
-                report.parked(run, (run.note or "").removeprefix("parked: "))
-                if self._telemetry is not None:
-                    self._telemetry.parked(run, "losses")
-            else:
-                name, losses = report.named(run), lost.losses
-                _log.warning(
-                    "the lease of run %s expired (%d in a row): its worker died or stalled; "
-                    "the run can be claimed again",
-                    name,
-                    losses,
-                )
-
-
-class ProgressRecorder:
-    """Writes START facts, log lines and heartbeats of steps that are still running."""
-
-    def __init__(self, store: Store, table: TurnTable, random: Randomness) -> None:
-        self.loop = BackgroundLoop("record", self.step, random)
-        self._store = store
-        self._table = table
-
-    async def step(self) -> float:
-        self._table.record_running(only_waiting=True)
-        await self.record_heartbeats()
-        return _RECORD_SECONDS
-
-    async def record_heartbeats(self) -> None:
-        """Store the latest heartbeats of all running steps in one write."""
-        await record_heartbeats(self._store, self._table.heartbeats())
-
-    async def record_running(self) -> None:
-        """Write the START facts and log lines of all running attempts, before the attempts are cancelled."""
-        writes = self._table.record_running(only_waiting=False)
-        if writes:
-            await asyncio.wait(writes, timeout=_RECORD_SECONDS)
+    def _stop_stall_watch(self) -> None:
+        if self._stalls is not None:
+            self._stalls.stop()

@@ -80,6 +80,15 @@ class Series:
         if seconds > 0:
             self.total += seconds
 
+    def observe_ms(self, ms: int) -> None:
+        """Observe a duration in milliseconds. Most steps take at most one, which is the first bucket."""
+        if ms <= 1:
+            self.counts[0] += 1
+        else:
+            self.counts[bisect_left(BUCKETS, ms / 1000)] += 1
+        if ms > 0:
+            self.total += ms / 1000
+
 
 class Histogram(Metric):
     def __init__(self, name: str, help_text: str, labels: Sequence[str] = ()) -> None:

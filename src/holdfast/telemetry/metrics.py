@@ -1,6 +1,6 @@
 """``Metrics``: what the workers of this process did, as counters and histograms for Prometheus.
 
-Counted is what was written, so a counter counts an attempt once, however often its worker was lost. The gauges are
+The counters count written facts, so an attempt is counted once, however often its worker was lost. The gauges are
 those of the whole database, read by one query that is repeated at most every five seconds.
 """
 
@@ -16,7 +16,6 @@ from holdfast.core.records import LimitInfo
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.store.protocol import (
     FIRST_EPOCH,
-    GRAPH,
     Advance,
     Claim,
     Commit,
@@ -27,24 +26,25 @@ from holdfast.store.protocol import (
     StoreStats,
     Verdict,
 )
+from holdfast.store.protocol.units import first_unit
 from holdfast.telemetry.instruments import Counter, Gauge, Histogram, Labels, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_STEPS = 200
 """Names of steps that are counted separately, for each workflow; further steps are counted as ``other``."""
 
-_WRITTEN = (Verdict.APPLIED, Verdict.PAUSING, Verdict.PAUSED)
+_APPLIED = Verdict.APPLIED
+_WRITTEN = (Verdict.PAUSING, Verdict.PAUSED)
 _STEPS = (StepType.DO, StepType.NODE)
 _CODE = re.compile(r"([A-Z][A-Z_]+): ")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Cell:
-    """The counter and the histogram of one outcome of a step."""
+    """The counter and the histogram of one outcome of a step. The counter is read when the metrics are shown."""
 
-    counter: Counter
-    labels: Labels
     series: Series
+    count: int = 0
 
 
 class Metrics(Telemetry):
@@ -72,8 +72,10 @@ class Metrics(Telemetry):
         self._takeovers = Counter("holdfast_lease_takeovers_total", "Tasks taken over from workers that lost them.")
         self._parked = Counter("holdfast_parked_total", "Runs that were parked.", ["reason"])
         self._step_names: dict[str, set[str]] = {}
-        self._cells: dict[tuple[str, str, int, bool, str], _Cell | None] = {}
-        """Where a fact is counted, by workflow, kind, state, success and name; None: nowhere."""
+        self._counted: dict[Labels, _Cell] = {}
+        """The cells by the labels of their counters."""
+        self._cells: dict[tuple[str, str, str, int, bool], _Cell] = {}
+        """Where a fact is counted, by workflow, name, kind, state and success."""
 
     # --- observed points
 
@@ -81,7 +83,7 @@ class Metrics(Telemetry):
         run, task = claim.run, claim.task
         if claim.lost:
             self._takeovers.add()
-        elif run.started_at is None and task.epoch == FIRST_EPOCH and task.unit == (run.kind == GRAPH):
+        elif run.started_at is None and task.epoch == FIRST_EPOCH and task.unit == first_unit(run.kind):
             due = run.created_at if run.run_at is None else max(run.run_at, run.created_at)
             self._latency.observe(max(0, now_ms - due) / 1000, (run.queue,))
 
@@ -89,12 +91,15 @@ class Metrics(Telemetry):
         self._commits.observe(seconds)
 
     def commit_written(self, run: RunRecord, commit: Commit, result: Committed) -> None:
-        if result.verdict not in _WRITTEN:
+        applied = result.verdict is _APPLIED
+        if not applied and result.verdict not in _WRITTEN:
             return
         if commit.started_at is not None and run.started_at is None:
             self._started.add((run.workflow,))
         self._count_steps(run.workflow, commit.observed.facts)
-        end = commit.following.next if result.verdict is Verdict.APPLIED else None
+        end = commit.following.next
+        if end is None or not applied:
+            return
         if isinstance(end, Finish):
             self._ended.add((run.workflow, end.status.value))
         elif isinstance(end, Park):
@@ -106,30 +111,29 @@ class Metrics(Telemetry):
         self._count_steps(run.workflow, advance.results)
         self._count_steps(run.workflow, advance.facts)
 
-    def parked(self, run: RunRecord, reason: str) -> None:  # noqa: ARG002
+    def parked(self, run: RunRecord, reason: str) -> None:
         self._parked.add((reason,))
 
     def _count_steps(self, workflow: str, facts: Iterable[Fact]) -> None:
         cells = self._cells
         for fact in facts:
-            key = (workflow, fact.kind, fact.state, fact.ok, fact.name or fact.key)
-            try:
-                cell = cells[key]
-            except KeyError:
-                cell = self._new_cell(key)
+            key = (workflow, fact.name or fact.key, fact.kind, fact.state, fact.ok)
+            cell = cells.get(key) or self._new_cell(key)
             if cell is not None:
-                cell.counter.values[cell.labels] += 1
-                cell.series.observe((fact.at - fact.started_at) / 1000)
+                cell.count += 1
+                cell.series.observe_ms(fact.at - fact.started_at)
 
-    def _new_cell(self, key: tuple[str, str, int, bool, str]) -> _Cell | None:
+    def _new_cell(self, key: tuple[str, str, str, int, bool]) -> _Cell | None:
         """Where a fact is counted. Only kinds of facts that are steps are remembered: other keys are not bounded."""
-        workflow, kind, state, ok, name = key
+        workflow, name, kind, state, ok = key
         if kind not in _STEPS or state not in (FactState.RESULT, FactState.FAILURE):
             return None
         outcome = "retried" if state == FactState.FAILURE else "completed" if ok else "errored"
         step = self._step_name(workflow, name)
         labels = self._steps.ensure((workflow, step, outcome))
-        cell = _Cell(self._steps, labels, self._durations.of((workflow, step)))
+        cell = self._counted.get(labels)
+        if cell is None:
+            cell = self._counted[labels] = _Cell(self._durations.of((workflow, step)))
         if step == name:
             self._cells[key] = cell
         return cell
@@ -151,6 +155,7 @@ class Metrics(Telemetry):
 
         ``limits``: the limits of the database with their use.
         """
+        self._steps.values = {labels: cell.count for labels, cell in self._counted.items()}
         metrics = (
             self._started, self._ended, self._steps, self._durations, self._latency, self._commits, self._takeovers,
             self._parked,

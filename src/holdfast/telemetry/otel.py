@@ -142,7 +142,7 @@ class OpenTelemetry(Telemetry):
 
     # --- turns
 
-    def turn_began(self, claim: Claim, now_ms: int) -> None:  # noqa: ARG002
+    def turn_began(self, claim: Claim, now_ms: int) -> None:
         self.observes_attempts = not self._is_off()
         if not self.observes_attempts:
             return
@@ -171,13 +171,13 @@ class OpenTelemetry(Telemetry):
                 span.set_status(Status(StatusCode.ERROR, _error_name(finish.error)))
         span.end()
 
-    def operations_planned(self, claim: Claim, operations: Sequence[RecordedOperation]) -> None:  # noqa: ARG002
+    def operations_planned(self, claim: Claim, operations: Sequence[RecordedOperation]) -> None:
         new = [one.operation for one in operations if isinstance(one.operation, NewRun)]
         if new:
             _add_trace(new)
         _add_sender([one.operation for one in operations if isinstance(one.operation, NewEvent)])
 
-    def outbox_planned(self, claim: Claim, observed: Observed) -> None:  # noqa: ARG002
+    def outbox_planned(self, claim: Claim, observed: Observed) -> None:
         context = _text(_carrier())
         if context is not None:
             observed.outbox = [event._replace(trace=context) for event in observed.outbox]
@@ -267,7 +267,7 @@ class OpenTelemetry(Telemetry):
             oldest = next(iter(self._retrying))
             self._retrying.pop(oldest).span.end()
 
-    def commit_written(self, run: RunRecord, commit: Commit, result: Committed) -> None:  # noqa: ARG002
+    def commit_written(self, run: RunRecord, commit: Commit, result: Committed) -> None:
         if self._retrying:
             self._end_failed(run, commit.observed.facts)
         if commit.observed.deliveries and self.observes_attempts:

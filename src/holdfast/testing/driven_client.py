@@ -48,11 +48,13 @@ class DrivenClient(Client):
 
     drives: DriveCounter
 
-    async def wait_for_end(self, workflow: str, id: str, expected: ExpectedEnd | None) -> RunRecord | Finish:
+    async def wait_for_end(
+        self, workflow: str, id: str, expected: ExpectedEnd | None, run: int | None = None
+    ) -> RunRecord | Finish:
         row = await self.instances.find(workflow, id)
         if row.status.terminal:
             return row
-        return await self._while_driven(super().wait_for_end(workflow, id, expected), workflow, id, "result()")
+        return await self._while_driven(super().wait_for_end(workflow, id, expected, run), workflow, id, "result()")
 
     async def ask(self, workflow: str, id: str, topic: str, payload: Any, timeout: Duration | None) -> Any:
         reply = super().ask(workflow, id, topic, payload, timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.app import Holdfast
-from holdfast.store.protocol import ClaimRequest, DueRequest, OutboxClaim, OutboxClaimRequest
+from holdfast.store.protocol import ClaimOutbox, ClaimRequest, DueQuery, OutboxClaim
 from holdfast.testing.counting_store import CountingStore
 from holdfast.testing.virtual import VirtualTimers
 
@@ -13,7 +13,7 @@ async def next_due(app: Holdfast, store: CountingStore, timers: VirtualTimers) -
     config = app.worker_config
     request = ClaimRequest("harness", 1000, 0, config.queue_names, app.registry.runnable())
     queued = (await store.claim(request)).next_due
-    scheduled = (await store.due_schedules(DueRequest(sorted(app.registry.runnable()), 0))).next_due
+    scheduled = (await store.read(DueQuery(sorted(app.registry.runnable()), 0))).next_due
     times = queued, scheduled, await _next_outbound(app, store), timers.next_at()
     return min((t for t in times if t is not None), default=None)
 
@@ -22,5 +22,5 @@ async def _next_outbound(app: Holdfast, store: CountingStore) -> int | None:
     """Return the time at which the next outbound event is due."""
     if app.registry.outbox is None:
         return None
-    claim: OutboxClaim = await store.claim_outbox(OutboxClaimRequest("harness", 1000, 0))
+    claim: OutboxClaim = await store.outbox(ClaimOutbox("harness", 1000, 0))
     return claim.next_due

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from holdfast.core import failure
 from holdfast.core.failure import Failure
+from holdfast.core.jitter import retry_jitter
 from holdfast.core.model import StepType
 from holdfast.kernel.driver import Outcome
 from holdfast.store.protocol import RESOLVE, Fact, FactState
@@ -68,7 +67,7 @@ class AttemptTracker:
                 FactState.RESULT, 0, outcome.at, outcome.started_at,
                 seq=self._position.seq + 1, ok=False, value=error.encode(), attempts=outcome.attempt,
             )  # fmt: skip
-        jitter = Random(f"{self._seed}/{step.key}/{outcome.attempt}").random()  # noqa: S311  (spreads retries)
+        jitter = retry_jitter(self._seed, step.key, outcome.attempt)
         next_at = outcome.at + retry.delay_after(outcome.attempt, jitter)
         self._count(step, error, next_at, outcome.at, outcome.started_at)
         if outcome.heartbeat is not None:

@@ -87,7 +87,8 @@ class Channel(Case[T], Generic[T]):
         if not is_whole_number(capacity, 0):
             raise InvalidOptionError(f"a channel's capacity must be a whole number of at least 0, not {capacity!r}")
         self._capacity: float = capacity
-        self._buffer: deque[T] = deque()
+        self._buffer: deque[Any] = deque()
+        """Values that were sent; ``_on_received`` converts them."""
         self._receivers: dict[_Waiter, None] = {}  # a dict as an ordered set
         self._senders: dict[_Waiter, None] = {}
         self._closed = False
@@ -172,7 +173,7 @@ class Channel(Case[T], Generic[T]):
             return Selected(self, self._on_received(sender.value), ok=True)
         return Selected(self, None, ok=False) if self._closed else None
 
-    def _try_send(self, value: T) -> Selected[Any] | None:
+    def _try_send(self, value: Any) -> Selected[Any] | None:
         if self._closed:
             return Selected(self, None, ok=False)
         receiver = _next(self._receivers)
@@ -234,13 +235,13 @@ async def select(*cases: Any, default: bool = False) -> Selected[Any]:
     for case in cases:
         if not isinstance(case, Channel | Sending):
             raise InvalidOptionError(f"select takes channels and channel.sending(value), not {case!r}")
-        (case if isinstance(case, Channel) else case.channel)._check()  # noqa: SLF001
+        (case if isinstance(case, Channel) else case.channel)._check()
     if not cases and not default:
         raise InvalidOptionError("select needs at least one channel, or default=True")
     ready = _first_ready(cases)
     if ready is None and default:
         for case in cases:
-            if isinstance(case, Channel) and await case._poll():  # noqa: SLF001
+            if isinstance(case, Channel) and await case._poll():
                 ready = _first_ready(cases)
                 break
         return ready or Selected(None, None, ok=False)
@@ -249,7 +250,7 @@ async def select(*cases: Any, default: bool = False) -> Selected[Any]:
 
 def _first_ready(cases: tuple[AnyCase, ...]) -> Selected[Any] | None:
     for case in cases:
-        ready = case._try_receive() if isinstance(case, Channel) else case.channel._try_send(case.value)  # noqa: SLF001
+        ready = case._try_receive() if isinstance(case, Channel) else case.channel._try_send(case.value)
         if ready is not None:
             return ready
     return None
@@ -266,17 +267,17 @@ async def _wait_for_first(cases: tuple[AnyCase, ...]) -> Selected[Any]:
         raise
     finally:
         for waiter in waiters:
-            waiter.channel._receivers.pop(waiter, None)  # noqa: SLF001
-            waiter.channel._senders.pop(waiter, None)  # noqa: SLF001
+            waiter.channel._receivers.pop(waiter, None)
+            waiter.channel._senders.pop(waiter, None)
             del waiter.future  # its result refers to the waiter: a reference cycle
     channel = won.waiter.channel
     received = won.ok and isinstance(won.waiter.case, Channel)
-    return Selected(channel, channel._on_received(won.value) if received else won.value, won.ok)  # noqa: SLF001
+    return Selected(channel, channel._on_received(won.value) if received else won.value, won.ok)
 
 
 def _add_waiter(case: AnyCase, future: asyncio.Future[_Won]) -> _Waiter:
     waiter = _Waiter(case, future)
-    waiters = case._receivers if isinstance(case, Channel) else case.channel._senders  # noqa: SLF001
+    waiters = case._receivers if isinstance(case, Channel) else case.channel._senders
     waiters[waiter] = None
     return waiter
 
@@ -284,7 +285,7 @@ def _add_waiter(case: AnyCase, future: asyncio.Future[_Won]) -> _Waiter:
 def _return_value(won: _Won) -> None:
     """Return the value of a receiver that was cancelled after it won. A send that won has been received."""
     if won.ok and isinstance(won.waiter.case, Channel):
-        won.waiter.channel._put_back(won.value)  # noqa: SLF001
+        won.waiter.channel._put_back(won.value)
 
 
 def _next(waiters: dict[_Waiter, None]) -> _Waiter | None:

@@ -13,7 +13,7 @@ from holdfast.core.show import shown
 from holdfast.errors import InstanceExistsError, InstanceTerminalError, InvalidOptionError
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.requests import CHILD_OPTIONS, Requests, check_known
-from holdfast.store.protocol import NewRun, ParentClose, RequestResult, RunRecord, Watch
+from holdfast.store.protocol import NewRun, OnReuse, ParentClose, RequestResult, RunRecord, Watch
 from holdfast.workflow.child_ends import ChildEnds
 from holdfast.workflow.control import Control
 from holdfast.workflow.libraries import shielded
@@ -26,8 +26,10 @@ R = TypeVar("R", covariant=True)
 class Child(Generic[R]):
     """A child that was started. It is monitored: its end is an ``Exit`` in ``ctx.events``."""
 
-    def __init__(self, ends: ChildEnds, pid: str, definition: Definition) -> None:
+    def __init__(self, ends: ChildEnds, pid: str, definition: Definition, *, existed: bool) -> None:
+        """``existed``: the run existed before, and the start of the child found it."""
         self.pid = pid
+        self.existed = existed
         self._ends = ends
         self._definition = definition
 
@@ -95,6 +97,8 @@ class Children:
             raise InvalidOptionError(f"context must be a mapping with text as keys, not {shown(context)}")
         values = {**self._values, **(context or {})}
         check_known(options, CHILD_OPTIONS)
+        if options.get("on_reuse") == OnReuse.RETRY_IF_FAILED:
+            raise InvalidOptionError("on_reuse='retry_if_failed' is not for children; the retry of a run retries them")
         new = self._requests.new_run(definition.name, params, context=values or None, **options)
         self._as_child(new, parent_close, eager=eager)
         pid = f"{new.workflow}/{new.instance_id}"
@@ -109,7 +113,7 @@ class Children:
             await self._watches.request(pid, Watch.MONITOR)
         if link:
             await self._watches.request(pid, Watch.LINK)
-        return Child(self._ends, pid, definition)
+        return Child(self._ends, pid, definition, existed=result is RequestResult.EXISTING)
 
     def _default_id(self, key: str) -> str:
         """The default id of a child: unique for each run and call in its code, the same on every replay."""
@@ -123,14 +127,18 @@ class Children:
         new.eager = eager
 
     async def run(self, workflow: Any, params: Any, *, wait_for_cancellation: bool = False, **options: Any) -> Any:
-        """Start a child and wait for its end. If the wait is cancelled, the child is cancelled too."""
+        """Start a child and wait for its end. If the wait is cancelled, the child is cancelled too.
+
+        The fork of a run does not cancel a child that its origin started.
+        """
         check_flag("wait_for_cancellation", wait_for_cancellation)
         child = await self.start(workflow, params, quiet=True, **options)
         try:
             return await child.result()
         except asyncio.CancelledError:
             if child.pid not in self._ends:
-                self._control.queue_cancel(child.pid, "the parent that awaited this run was cancelled")
+                reason = "the parent that awaited this run was cancelled"
+                self._control.queue_cancel(child.pid, reason, children_only=not child.existed)
                 if wait_for_cancellation:
                     with shielded():
                         await self._ends.wait(child.pid)

@@ -14,7 +14,7 @@ from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_stream_name
 from holdfast.errors import StateError
-from holdfast.kernel.streams import check_room, closed_message
+from holdfast.kernel.streams import RateMeter, check_room, closed_message
 from holdfast.store.protocol import RunRecord, Snapshot, TaskRef
 from holdfast.store.protocol.streams import StreamWrite, pack
 from holdfast.workflow.guard import check
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class _Written:
     """Items that the code has written to one stream."""
 
-    __slots__ = ("closed", "count", "new", "size", "start", "stored")
+    __slots__ = ("closed", "count", "meter", "new", "size", "start", "stored")
 
     def __init__(self, stored: int) -> None:
         self.stored = stored
@@ -36,6 +36,7 @@ class _Written:
         self.count = 0
         self.size = 0
         self.closed = False
+        self.meter = RateMeter()
         self.new: list[bytes] = []
         self.start = 0
         """The number of items before ``new``."""
@@ -50,12 +51,16 @@ class CodeStreams:
         self._run = run
         self._position = position
         self._limits = limits
-        heads = () if snapshot is None else snapshot.streams
-        self._stored: Mapping[str, int] = {head.name: head.code_items for head in heads}
-        self.closers: dict[str, set[str]] = {
-            head.name: {key for key in head.closed_by if key is not None} for head in heads if head.closed_by
-        }
+        self._stored: Mapping[str, int] = {}
+        self.closers: dict[str, set[str]] = {}
         """Steps whose results close a stream, by its name."""
+        if snapshot is not None and snapshot.streams:
+            self._stored = {head.name: head.code_items for head in snapshot.streams}
+            self.closers = {
+                head.name: {key for key in head.closed_by if key is not None}
+                for head in snapshot.streams
+                if head.closed_by
+            }
         self._delivered: set[str] = set()
         """Steps among them whose results the code has received."""
         self._written: dict[str, _Written] = {}
@@ -83,6 +88,7 @@ class CodeStreams:
         data = codec.encode(value, what=what, limit=self._limits.stream_item)
         item = pack(self._position.wall_ms, data)
         check_room(name, self._run.pid, written.count + 1, written.size + len(data), self._limits)
+        written.meter.count(self._position.now_ms, name, self._run.pid, self._limits)
         written.size += len(data)
         written.count += 1
         if written.count > written.stored:
@@ -157,7 +163,8 @@ class CodeStream:
         """Append an item: any JSON value of at most ``Limits.stream_item`` bytes.
 
         Raises ``StateError`` if the stream is closed, and ``StreamFullError`` if the code has written
-        ``Limits.stream_items`` items or ``Limits.stream_bytes`` bytes to it.
+        ``Limits.stream_items`` items or ``Limits.stream_bytes`` bytes to it, and ``StreamRateError`` if it has written
+        ``Limits.stream_rate`` items in the last second.
         """
         check(self._loop, "a stream of workflow code")
         self._streams.write(self.name, value)

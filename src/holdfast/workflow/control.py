@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from holdfast.core.checks import check_optional_text
@@ -40,9 +41,10 @@ class Control:
         operation = self._cancel_run(pid, reason, deadline)
         check_controlled(await self._operations.perform_next(StepType.CANCEL, pid, operation), pid, "cancelled")
 
-    def queue_cancel(self, pid: str, reason: str) -> None:
-        """Cancel a run without waiting for the result."""
-        self._operations.queue(StepType.CANCEL, pid, self._cancel_run(pid, reason, None))
+    def queue_cancel(self, pid: str, reason: str, *, children_only: bool) -> None:
+        """Cancel a run without waiting for the result. ``children_only``: only if it is a child of this instance."""
+        operation = replace(self._cancel_run(pid, reason, None), children_only=children_only)
+        self._operations.queue(StepType.CANCEL, pid, operation)
 
     def _cancel_run(self, pid: str, reason: str | None, deadline: Duration | None) -> CancelRun:
         workflow, instance_id = self._requests.address(pid)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from holdfast.core import codec
-from holdfast.core.facts import Fact, FactState
+from holdfast.core.facts import RESOLVE, Fact, FactState
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, StepType
+from holdfast.core.origin import Origin
 from holdfast.core.show import shown
-from holdfast.errors import StepError, WaitForEventTimeoutError
+from holdfast.errors import LinkDownError, StepError, WaitForEventTimeoutError
 from holdfast.kernel.driver import Decision
 from holdfast.kernel.inspection import Difference, DifferenceKind, Subject
 from holdfast.store.protocol import Finish, Park, RunRecord
@@ -27,7 +29,7 @@ from holdfast.workflow.pending import PendingWait
 _UNCOUNTED = {StepType.TIMER, StepType.MESSAGE, StepType.WATCH, StepType.NOTE, StepType.VERSION}
 """Kinds of facts that the code does not request by a key of its own."""
 _PARK_PREFIX = "NON_DETERMINISTIC: "
-_RECORDED_ERRORS = (StepError, WaitForEventTimeoutError, asyncio.CancelledError)
+_RECORDED_ERRORS = (StepError, WaitForEventTimeoutError, LinkDownError, asyncio.CancelledError)
 """Errors that come from the history."""
 
 
@@ -39,12 +41,14 @@ def find_differences(machine: Machine, names: StepNames, subject: Subject) -> li
     if isinstance(decision.end, Park):
         kind = DifferenceKind.VALUE if machine.execution.value_unfit else DifferenceKind.PARKED
         return [Difference(kind, decision.end.note.removeprefix(_PARK_PREFIX))]
-    found = list(_unused_results(machine.parts(), decision, results, names))
+    repaired = _repaired_at(subject.run, results)
+    expected = [fact for fact in results if not _may_stay_unused(fact, repaired)]
+    found = list(_unused_results(machine.parts(), decision, expected, names))
     if subject.run.status.terminal:
         return found or list(_other_end(machine.parts(), decision, subject.run))
     found += _failure(machine, decision)
     if not decision.calls and not decision.following.operations and decision.end is None:
-        found += _other_waits(machine.parts(), facts)
+        found += _other_waits(machine.parts(), decision, facts)
     return found
 
 
@@ -74,6 +78,32 @@ def _unused_results(
             f"the history has {shown}, which the code does not request any more. If it was removed on purpose, declare "
             "it with app.retired_steps(...)",
         )
+
+
+class _Repaired(NamedTuple):
+    """The position of the first result that a repair dropped or replaced, and the time of the repair."""
+
+    seq: int
+    at: int
+
+
+def _repaired_at(run: RunRecord, results: Iterable[Fact]) -> _Repaired | None:
+    """Where the history of a retried, resolved or forked run may leave the course of its origin.
+
+    Positions are consecutive, so a position that is missing before the repair is that of the failure which it dropped.
+    """
+    if run.origin is None:
+        return None
+    at = Origin.decode(run.origin).at
+    copied = {fact.seq: fact for fact in results if fact.seq is not None and fact.at <= at}
+    changed = [seq for seq, fact in copied.items() if fact.event_type == RESOLVE]
+    missing = [seq for seq in range(1, max(copied, default=0)) if seq not in copied]
+    return _Repaired(min([*changed, *missing]), at) if changed or missing else None
+
+
+def _may_stay_unused(fact: Fact, repaired: _Repaired | None) -> bool:
+    """True for a result that the origin recorded after its failure, such as that of a compensation."""
+    return repaired is not None and fact.at <= repaired.at and (fact.seq or 0) > repaired.seq
 
 
 def _is_used(fact: Fact, parts: MachineParts) -> bool:
@@ -144,16 +174,18 @@ def _is_recorded(error: BaseException) -> bool:
     return any(isinstance(one, _RECORDED_ERRORS) for one in (error, error.__cause__, error.__context__))
 
 
-def _other_waits(parts: MachineParts, facts: Iterable[Fact]) -> Iterator[Difference]:
+def _other_waits(parts: MachineParts, decision: Decision, facts: Iterable[Fact]) -> Iterator[Difference]:
     """Open waits of the run that the code does not have, while the code waits for something else.
 
-    Only the next turn stores what the code waits for. Until then, events of other types do not wake the run.
+    Only the next turn stores what the code waits for. Until then, events of other types do not wake the run. A wait
+    whose deadline has passed ends with the next turn.
     """
     waits = [pending for pending in parts.keys.pending.values() if isinstance(pending, PendingWait)]
     awaited = {(wait.key, wait.event_type) for wait in waits}
     other = ", ".join(f"{wait.event_type!r} in {wait.key!r}" for wait in waits if wait.event_type is not None)
+    ended = {fact.key for fact in decision.observed.facts if fact.state == FactState.RESULT}
     for start in _open_waits(facts):
-        if (start.key, start.event_type) not in awaited:
+        if (start.key, start.event_type) not in awaited and start.key not in ended:
             code = f"for an event of type {other}" if other else "for something else"
             yield Difference(
                 DifferenceKind.WAIT,

@@ -170,6 +170,7 @@ def define(
         events=options.events,
         inspect=driver.inspect,
         check=partial(_check, params_type, returns),
+        doc=inspect.cleandoc(fn.__doc__ or ""),
     )
 
 

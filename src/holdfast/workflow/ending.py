@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 from holdfast.core.failure import Failure
+from holdfast.core.jitter import retry_jitter
 from holdfast.core.model import Status
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import Finish, RunRecord
@@ -57,7 +57,7 @@ class Ending:
     def _with_next(self, finish: Finish, *, retryable: bool = False) -> Finish:
         if self.options is NO_OPTIONS:
             return finish
-        chance = Random(f"{self.run.seed}//{self.run.attempt}").random()  # noqa: S311  (spreads retries)
+        chance = retry_jitter(self.run.seed, "", self.run.attempt)
         following = self.options.successor(self.run, finish, retryable=retryable, now=self.now, chance=chance)
         return replace(finish, next=following)
 

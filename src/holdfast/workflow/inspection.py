@@ -17,7 +17,7 @@ from holdfast.core.frames import frame_info, function_info, position_of, user_fr
 from holdfast.core.model import StepType, optional_from_ms
 from holdfast.core.records import CodePosition
 from holdfast.core.redaction import Redaction
-from holdfast.core.tracebacks import coroutine_frames, package_of
+from holdfast.core.tracebacks import coroutine_frames
 from holdfast.core.views import PendingRequest, TaskStack
 from holdfast.kernel.inspection import Difference, Subject
 from holdfast.kernel.requests import Requests
@@ -41,7 +41,7 @@ class WorkflowInspection:
         self._driver = driver
         self._subject = subject
         self._redaction = redaction
-        self._own = package_of(function.__code__.co_filename)
+        self._file: str = function.__code__.co_filename
         self._recorded_kinds = {fact.key: fact.kind for fact in subject.snapshot.facts}
         self._machine: Machine = driver.open(subject.run, subject.snapshot, requests, strict=subject.strict)
         self._parts = self._machine.parts()
@@ -60,7 +60,7 @@ class WorkflowInspection:
             self._begun = True
             self._machine.begin_replay(started)
             self._take_logs()
-        # Where history and code differ, the code must not go on: it would receive a result of another kind.
+        # Where history and code differ, the code must not continue: it would receive a result of another kind.
         while self.position < position and self.difference is None and self._machine.deliver_next() is not None:
             self.position += 1
             self._take_logs()
@@ -108,7 +108,7 @@ class WorkflowInspection:
 
     def _frames(self, task: WorkflowTask[Any], *, all: bool = False) -> list[FrameType]:
         frames = list(coroutine_frames(task.get_coro()))
-        return frames if all else user_frames(frames, self._own)
+        return frames if all else user_frames(frames, self._file)
 
     def _function_of(self, key: str) -> list[Any]:
         """The function of a step whose call is the whole task, as in ``group.create_task(charge(order))``."""

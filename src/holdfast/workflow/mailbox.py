@@ -50,20 +50,20 @@ class MailboxChannel(Channel[T]):
         raise ChannelClosed(f"the channel of {self.name} is for receiving; use ctx.send to send to a run")
 
     def put(self, event: StoredEvent) -> None:
-        self._try_send(event)  # type: ignore[arg-type]  # converted when it is received
+        self._try_send(event)
 
     def close_and_drain(self) -> list[StoredEvent]:
         """Close the channel and return the events that were not received."""
-        events: list[StoredEvent] = [*self._buffer]  # type: ignore[list-item]
+        events = [*self._buffer]
         self._buffer.clear()
         super().close()
         return events
 
     def buffered(self) -> Iterator[StoredEvent]:
-        return iter(self._buffer)  # type: ignore[arg-type]
+        return iter(self._buffer)
 
     def remove(self, event: StoredEvent) -> None:
-        self._buffer.remove(event)  # type: ignore[arg-type]
+        self._buffer.remove(event)
 
     @property
     def full(self) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from holdfast.kernel.model import Model
 from holdfast.workflow.driver import WORKFLOW
+from holdfast.workflow.repair import WorkflowRepairRules
 
 
 class WorkflowModel(Model):
     kind = WORKFLOW
+    replays_code = True
+    repair = WorkflowRepairRules()

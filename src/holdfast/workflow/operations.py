@@ -58,7 +58,7 @@ class Operations:
     def recorded_id(self, key: str) -> str | None:
         """The instance id of the child that the operation with this key has started, if it is recorded.
 
-        A run that goes on from the history of another run has children whose ids were made for that run, also if the
+        A run that continues from the history of another run has children whose ids were made for that run, also if the
         code makes them from ``ctx.info``.
         """
         start = self._history.starts.get((key, 0))

@@ -58,7 +58,7 @@ class EventChannel(Channel[RunEvent]):
         return await self._poll_events()
 
     def put(self, event: RunEvent, stored: StoredEvent | None) -> None:
-        self._try_send((event, stored))  # type: ignore[arg-type]
+        self._try_send((event, stored))
 
     def _on_received(self, value: Any) -> RunEvent:
         event, stored = value

@@ -10,7 +10,17 @@ from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.model import Status
-from holdfast.store.protocol import Commit, Committed, FactState, Finish, LateResults, Release, TaskRef, Verdict
+from holdfast.store.protocol import (
+    Commit,
+    Committed,
+    FactState,
+    Finish,
+    LateResults,
+    Release,
+    SnapshotQuery,
+    TaskRef,
+    Verdict,
+)
 from holdfast.testing.simulation.watch import Rows
 
 _Facts = Mapping[tuple[Any, ...], Any]
@@ -45,8 +55,8 @@ class ResultWatch:
             case "commit":
                 for commit, done in zip(args[0], answer, strict=True):
                     yield from self._committed(commit, done)
-            case "load":
-                self._loaded(args[0])
+            case "read" if isinstance(args[0], SnapshotQuery):
+                self._loaded(args[0].run)
             case "add_late_results":
                 yield from self._added_late(args[0], before)
             case _:

@@ -40,7 +40,7 @@ class WatchedDatabase(SimulatedDatabase):
         opened = partial(opened_value, self.connection)
         self.connection.create_scalar_function("opened", opened, 1, deterministic=False)
         create_removal_triggers(
-            self.connection, self.repairs, violate=self.violate, pruning=lambda: self.deleting == "prune"
+            self.connection, self.repairs, violate=self.violate, pruning=lambda: self.deleting == "maintain"
         )
         self._report_granted_leases()
         self._report_terminations()

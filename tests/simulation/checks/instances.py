@@ -18,7 +18,7 @@ from simulation.programs.failing_items import fits_failing_items, fits_failing_i
 from simulation.programs.graph_of_runs import FAILING_NODE, graph_of_runs_fails
 from simulation.programs.names import CHAIN, PROGRAMS
 from simulation.programs.possible_results import fits, fits_graph_of_runs
-from simulation.programs.program import BROKEN, PARCEL, messages, parcel
+from simulation.programs.program import BROKEN, PARCEL, messages, parcel, stopped_token
 from simulation.programs.step_leases import fits_chain_with_leases
 from simulation.system.workload import Instance
 from simulation.system.world import World
@@ -132,10 +132,18 @@ def fork_failures(world: World) -> Iterator[str]:
             given = codec.plain(params)
             given = [edited(one, instance.forks[0][1]) for one in given[0]] if instance.workflow in PROGRAMS else given
             result = codec.plain(output)
-            forked = replace(instance, params=given, results=[])
+            sent = instance.sent | _stopped_children(world.database, instance)
+            forked = replace(instance, params=given, results=[], sent=sent)
             result = result[-len(given) :] if instance.workflow in PROGRAMS else result
             if not _fits(forked, result):
                 yield f"the fork of {instance.id} before {instance.forks[0]} has an impossible result: {given} {result}"
+
+
+def _stopped_children(database: WatchedDatabase, instance: Instance) -> set[str]:
+    """Tokens of the children that the origin has cancelled or that ended with it. A fork receives these ends, too."""
+    rows = database.rows("SELECT instance_id FROM holdfast_run WHERE status IN ('cancelled', 'terminated')")
+    paths = [name.removeprefix(f"{instance.id}-").split("-") for (name,) in rows if name.startswith(f"{instance.id}-")]
+    return {stopped_token(path[-1]) for path in paths}
 
 
 def _messages(instance: Instance, received: list[list[int]], event: Callable[[int], str]) -> Iterator[str]:

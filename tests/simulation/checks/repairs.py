@@ -1,7 +1,7 @@
 """Checks retries, forks, resolved steps and deletions at the moment of their transaction, from the rows alone.
 
-The checks do not use the rules by which the engine chooses facts (``kernel/repair.py``): they state what every choice
-must satisfy.
+The checks do not use the rules by which the engine chooses facts (``workflow/repair.py``, ``chain/repair.py``,
+``graph/repair.py``): they state what every choice must satisfy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from holdfast.core.facts import RESOLVE
 from holdfast.core.model import StepType
 from holdfast.core.origin import Origin
-from holdfast.store.protocol import ContinueRun, DeleteInstance, FactState
+from holdfast.store.protocol import ContinueRun, DeleteInstance, FactState, PruneRuns
 from holdfast.testing.simulation.watch import Rows
 from simulation.programs.names import root_of
 
@@ -46,7 +46,7 @@ class CreatedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The run from which another one goes on, just before the request."""
+    """The run from which another one continues, just before the request."""
 
     row: tuple[Any, ...]
     facts: _Facts
@@ -70,7 +70,7 @@ class RepairWatch:
         self.removed_outbox: set[tuple[int, int]] = set()
         """Run and number of outbound events that were removed with their runs."""
         self.copied: dict[int, frozenset[str]] = {}
-        """For each run that goes on from the history of another run: the keys of the copied results."""
+        """For each run that continues from the history of another run: the keys of the copied results."""
         self.key_numbers: dict[tuple[str, int], int] = {}
         """For each retried run, by instance and number: the run number in its idempotency keys."""
 
@@ -112,7 +112,7 @@ class RepairWatch:
                 if (ended is None) != answer.refused:
                     yield f"the deletion of {request.instance_id} was {'refused' if answer.refused else 'executed'}"
                 yield from self._orphans()
-            case "prune", _:
+            case "maintain", PruneRuns():
                 yield from self._orphans()
             case _:
                 pass

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import ScheduleChange, TickRow, TickState
+from holdfast.store.protocol import DueQuery, ScheduleChange, TickRow, TickState
 from holdfast.testing.simulation.watch import Rows
 from simulation.programs.scheduled import Schedule
 
@@ -49,11 +49,16 @@ class ScheduleWatch:
         self.schedules: dict[str, Schedule] = {}
         self._started: set[str] = set()
         """The ids of the runs that changes have started."""
+        self._ended: set[str] = set()
+        """Instances whose end a worker has read. A restart after that does not open the tick again."""
 
     def before(self, operation: str, args: tuple[Any, ...]) -> Any:
         return {change.name: self._read(change.name) for change in args[0]} if operation == "change_schedules" else None
 
     def after(self, operation: str, args: tuple[Any, ...], answer: Any, before: Any) -> Iterator[str]:
+        if operation == "read" and isinstance(args[0], DueQuery):
+            ticks = [tick for row in answer.rows for tick in row.ticks]
+            self._ended |= {tick.instance_id for tick in ticks if tick.status is not None and tick.status.terminal}
         if operation == "change_schedules":
             for change, done in zip(args[0], answer, strict=True):
                 if done.applied:
@@ -69,7 +74,7 @@ class ScheduleWatch:
         open_runs = [
             instance
             for _, state, instance, status in ticks
-            if state in _OPEN and status and not Status(status).terminal
+            if state in _OPEN and status and not Status(status).terminal and instance not in self._ended
         ]
         states = {n: state for n, state, _, _ in ticks}
         revision, next_tick = found[0] if found else (None, None)

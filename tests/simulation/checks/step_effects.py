@@ -99,7 +99,7 @@ def _sagas(world: World) -> Iterator[str]:
             "SELECT id, status FROM holdfast_run WHERE instance_id = ? AND number = ?", name, number
         )
         if not found or found[0][0] in repairs.copied or repairs.is_removed(name):
-            continue  # a run that goes on from the history of another one may have undone a part of the saga there
+            continue  # a run that continues from the history of another one may have undone a part of the saga there
         status = found[0][1]
         if steps != sorted(steps, reverse=True) or (status in ("complete", "cancelled") and steps[-1] != 0):
             yield f"saga {key} of {name} (run {number}) is {status}, and undid {steps}"

@@ -16,7 +16,7 @@ from holdfast.testing.simulation.node_store import NodeStore
 
 
 class CallEnd(StrEnum):
-    """The ways in which a call can go on."""
+    """The ways in which a call can continue."""
 
     NORMAL = "normal"
     REFUSED = "refused"

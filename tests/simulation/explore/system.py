@@ -97,7 +97,7 @@ class ExploredWorld(World):
             self._loop.spawn(node.process, self._clients.follow(script, node))
 
     def _died(self, node: Node, how: str) -> None:
-        """A request that the dead process was executing is repeated by nobody."""
+        """A request that the dead process was executing is not repeated."""
         self._note(node.name, f"dies {how}")
         for script in self.workload.scripts:
             if script.node == node.name:

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import PrunePosition, PruneRequest
+from holdfast.store.protocol import PrunePosition, PruneRuns
 from simulation.programs import names
 from simulation.programs.program import Program, resolved
 
@@ -45,7 +45,7 @@ async def prune(client: Client, workflow: str, _id: str, _details: Any) -> objec
     for status in Status:
         position: PrunePosition | None = PrunePosition()
         while status.terminal and position is not None:
-            done = await client._store.prune(PruneRequest(workflow, status, _PRUNED_MS, after=position, limit=5))
+            done = await client._store.maintain(PruneRuns(workflow, status, _PRUNED_MS, after=position, limit=5))
             deleted, position = deleted + done.runs, done.next
     return deleted
 

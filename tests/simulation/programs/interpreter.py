@@ -58,7 +58,7 @@ def register_programs(app: Holdfast, external: ExternalSystem, version: int) -> 
 
 
 class _Interpreter:
-    """Executes programs. ``kinds`` are the parts that contain no other parts. ``reached`` is told the features used."""
+    """Executes programs. ``kinds`` are the parts without other parts. ``reached`` is called with the features used."""
 
     def __init__(self, kinds: PartKinds, reached: Callable[[str], None]) -> None:
         self._reached = reached

@@ -20,6 +20,7 @@ from simulation.programs.program import (
     graph_result,
     resolve_token,
     resolved,
+    stopped_token,
 )
 from simulation.programs.step_leases import fits_chain_with_leases
 
@@ -39,10 +40,10 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
             return isinstance(result, list) and len(result) == 2 and fits(inner[result[0]], result[1], sent)
         case ["event", key, type_, _]:
             return result == LATE or (type_ in sent and result == key)
-        case [("link" | "monitor" | "ask" | "tell" | "bound"), *_]:
-            return _fits_other_run(program, result)
-        case [("chain" | "leased" | "graph" | "broken_chain" | "broken_graph" | "family" | "sieve"), *_]:
-            return _fits_other_run(program, result)
+        case [("link" | "monitor" | "ask" | "tell" | "bound"), key, *_]:
+            return _fits_other_run(program, result) or (stopped_token(key) in sent and result == DOWN)
+        case [("chain" | "leased" | "graph" | "broken_chain" | "broken_graph" | "family" | "sieve"), key, *_]:
+            return _fits_other_run(program, result) or (stopped_token(key) in sent and result == FAILED)
         case _:
             return _fits_own_part(program, result, sent)
 

@@ -84,6 +84,11 @@ def resolve_token(key: str) -> str:
     return f"resolve.{key}"
 
 
+def stopped_token(key: str) -> str:
+    """The member of ``sent`` that says that a child may have been cancelled or terminated."""
+    return f"stopped.{key}"
+
+
 def breaks(program: Program) -> bool:
     """True if a part of the program may end its run, or the run of a child, with an error."""
     return any(part[0] in BREAKING for part in parts(program))

@@ -14,7 +14,7 @@ import apsw
 from holdfast.cli.transfer import _checksum, _pages
 from holdfast.core.model import Status
 from holdfast.errors import HoldfastError
-from holdfast.store.protocol import PruneRequest
+from holdfast.store.protocol import PruneRuns
 from holdfast.store.protocol.transfer import Fence
 from holdfast.store.sqlite.transfer import SqliteTransfer
 from holdfast.testing.simulation.database import SimulatedDatabase, _Store
@@ -28,7 +28,7 @@ _FENCE = Fence("token", "it is being moved", None)
 async def move_database(database: SimulatedDatabase, draw: Random) -> str | None:
     """Move all rows to an empty database. Returns why that is not possible yet: a worker or a task has a lease."""
     await database.call("operator", "reap", (_NEVER_PARK,), {})
-    await database.call("operator", "prune", (PruneRequest("", Status.COMPLETE, 0, limit=1),), {})
+    await database.call("operator", "maintain", (PruneRuns("", Status.COMPLETE, 0, limit=1),), {})
     async with database._write_lock:
         source = _transfer(database, database.connection)
         refusal = await source.close_source(_FENCE)
@@ -59,7 +59,7 @@ def _transfer(database: SimulatedDatabase, connection: Any) -> SqliteTransfer:
 
 
 async def _copy(source: SqliteTransfer, target: SqliteTransfer, batches: int | None = None) -> None:
-    """Copy the rows after the position of the target; ``batches``: the process is killed after so many of them."""
+    """Copy the rows after the position of the target; ``batches``: kill the process after this many."""
     fence = await target.fence()
     done = 0
     async for part in _pages(source, None if fence is None else fence.position, batch=5):

@@ -27,7 +27,8 @@ from simulation.system.step_observer import StepObserver
 from simulation.system.workload import Workload, workload
 
 FAULT_SECONDS = 3.0
-BOUND_SECONDS = 90.0
+BOUND_SECONDS = 180.0
+"""Time in which all runs end without faults: up to seven queued ticks follow each other, of up to 20 s each."""
 _AFTERMATH_SECONDS = 3.5
 """Time after the phase of faults in which delayed store calls may still arrive and workers may still be stopping."""
 _CHECK_SECONDS = 0.5

@@ -1,18 +1,15 @@
-"""A proxy that breaks connections at a chosen moment, and other Python processes."""
+"""A proxy that breaks connections at a chosen moment, and other processes that use the database."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from textwrap import dedent
 
-SOURCE = Path(__file__).parents[3] / "src"
-TESTS = Path(__file__).parents[2]
+from store import processes
+
 SOCKET = ".s.PGSQL.5432"
 READY = b"Z\x00\x00\x00\x05"
 
@@ -146,18 +143,4 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 def process(code: str, *args: str) -> subprocess.Popen[str]:
     """Start a Python process that has run PRELUDE: store classes imported, and the database's URL as ``url``."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + dedent(code), *args],
-        env=os.environ | {"PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(started: subprocess.Popen[str]) -> str:
-    """Wait for a process, assert that it succeeded, and return its output."""
-    out, err = started.communicate(timeout=100)
-    assert started.returncode == 0, err
-    return out.strip()
+    return processes.start(PRELUDE, code, *args)

@@ -21,10 +21,13 @@ from holdfast.store.protocol import (
     CANCEL,
     EXIT,
     Claimant,
+    ClaimOutbox,
     Delivered,
     Delivery,
+    EventsQuery,
     Finish,
     HeldTask,
+    LogsQuery,
     NewEvent,
     NewRun,
     NextRun,
@@ -32,11 +35,11 @@ from holdfast.store.protocol import (
     OnReuse,
     Operation,
     Outbound,
-    OutboxClaimRequest,
-    PageQuery,
+    OutboxQuery,
     Park,
     Release,
     RequestResult,
+    SettleOutbox,
     Signal,
     StartEvent,
     Statement,
@@ -149,8 +152,8 @@ async def test_a_commit_is_applied_once(world: World, proxy: Proxy, when: Cut, t
     assert proxy.cuts == 1
     assert [one.verdict for one in results] == [Verdict.APPLIED] * 2
     assert await world.keys(task.run) == ["precious"]
-    assert len(await world.store.logs(PageQuery(task.run))) == 1
-    assert len(await world.store.logs(PageQuery(other.run))) == 1
+    assert len(await world.store.read(LogsQuery(task.run))) == 1
+    assert len(await world.store.read(LogsQuery(other.run))) == 1
 
 
 @BEFORE_AND_AFTER
@@ -243,8 +246,8 @@ async def test_a_commit_that_is_repeated_after_its_call_failed_is_applied_once(
 
     assert [one.verdict for one in results] == [Verdict.APPLIED] * 2
     assert [one.created for one in results[0].started] == [True]
-    assert len(await world.store.logs(PageQuery(task.run))) == 1
-    assert len(await world.store.logs(PageQuery(other.run))) == 1
+    assert len(await world.store.read(LogsQuery(task.run))) == 1
+    assert len(await world.store.read(LogsQuery(other.run))) == 1
 
 
 @BEFORE_AND_AFTER
@@ -265,7 +268,7 @@ async def test_a_commit_with_statements_is_applied_once(world: World, proxy: Pro
     assert proxy.cuts == 1
     assert committed.verdict is Verdict.APPLIED
     assert [one.created for one in committed.started] == [True]
-    assert len(await world.store.logs(PageQuery(task.run))) == 1
+    assert len(await world.store.read(LogsQuery(task.run))) == 1
     live = await world.store.begin()
     assert len(await live.fetch("SELECT a FROM mine", ())) == 1
     await live.rollback()
@@ -389,7 +392,7 @@ async def test_an_event_and_the_turn_that_it_causes_are_written_once(
     await send_and_commit(world, await predict(world, run, then))
 
     assert proxy.cuts == 1
-    [event] = await world.store.events(PageQuery(run.run))
+    [event] = await world.store.read(EventsQuery(run.run))
     assert (event.payload, event.consumed_by) == (b"precious", KEY)
     assert await world.keys(run.run) == [KEY]
     assert (await world.find("a")).status is (
@@ -410,7 +413,7 @@ async def test_a_repeated_send_recognises_its_predicted_turn_after_the_run_has_e
     [sent] = await send_predicted(Tx(other, "holdfast", now, "me", is_retry=True), requests)
 
     assert sent.committed is not None
-    assert [event.type for event in await world.store.events(PageQuery(run.run))] == ["go", "next"]
+    assert [event.type for event in await world.store.read(EventsQuery(run.run))] == ["go", "next"]
 
 
 @BEFORE_AND_AFTER
@@ -590,7 +593,7 @@ async def test_outbound_events_are_added_once(world: World, proxy: Proxy, when: 
     await world.commit(task, facts=[result("s")], outbox=[Outbound("precious", b"1", "s"), Outbound("x", None, "s")])
 
     assert proxy.cuts == 1
-    assert [(row.n, row.type) for row in await world.store.outbox(task.run)] == [(1, "precious"), (2, "x")]
+    assert [(row.n, row.type) for row in await world.store.read(OutboxQuery(task.run))] == [(1, "precious"), (2, "x")]
 
 
 @pytest.mark.promise("outbox")
@@ -598,16 +601,16 @@ async def test_outbound_events_are_added_once(world: World, proxy: Proxy, when: 
 async def test_outbound_events_are_claimed_and_settled_once(world: World, proxy: Proxy, when: Cut) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, outbox=[Outbound("one", None, "s"), Outbound("two", None, "s")])
-    await world.store.claim_outbox(OutboxClaimRequest("precious", LEASE, 0))
+    await world.store.outbox(ClaimOutbox("precious", LEASE, 0))
     proxy.cut("precious", when)
 
-    rows = (await world.store.claim_outbox(OutboxClaimRequest("precious", LEASE, 9))).rows
+    rows = (await world.store.outbox(ClaimOutbox("precious", LEASE, 9))).rows
     proxy.cut(b"COMMIT", when)
-    settled = await world.store.settle_outbox("precious", [Delivered(row.run, row.n) for row in rows])
+    settled = await world.store.outbox(SettleOutbox("precious", [Delivered(row.run, row.n) for row in rows]))
 
     assert proxy.cuts == 2
     assert ([(row.n, row.attempts) for row in rows], settled) == ([(1, 0)], 1)
-    assert [row.n for row in (await world.store.claim_outbox(OutboxClaimRequest("w", LEASE, 9))).rows] == [2]
+    assert [row.n for row in (await world.store.outbox(ClaimOutbox("w", LEASE, 9))).rows] == [2]
 
 
 @BEFORE_AND_AFTER

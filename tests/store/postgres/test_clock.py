@@ -49,7 +49,7 @@ async def test_a_lease_expires_by_the_databases_clock(store_in_1970: PostgresSto
 
     expired = await store_in_1970.reap(9)
 
-    [short] = await store_in_1970.runs(RunByName(FLOW, "short"))
+    [short] = await store_in_1970.read(RunByName(FLOW, "short"))
     assert [task.run for task in expired] == [short.run]
 
 

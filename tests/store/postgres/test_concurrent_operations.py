@@ -22,6 +22,7 @@ from holdfast.store.protocol import (
     NewRun,
     NextRun,
     Operation,
+    RelationsQuery,
     RunsById,
     TaskRef,
     TerminateRun,
@@ -56,7 +57,7 @@ async def test_five_hundred_children_are_created_by_one_statement(store: Postgre
     await asyncio.sleep(0)  # queries are logged by a callback of the event loop
     assert len(committed.claimed_children) == 500
     assert len(queries) == 1
-    assert len((await world.store.relations(parent.run)).children) == 100
+    assert len((await world.store.read(RelationsQuery(parent.run))).children) == 100
     assert len(await world.keys(parent.run)) == 501
 
 
@@ -70,7 +71,7 @@ async def test_the_exits_of_children_that_end_at_the_same_time_all_arrive(store:
         *(store.commit([turn(task, then=Finish(Status.COMPLETE, b"1")) for task in batch]) for batch in batches)
     )
 
-    page = await store.undelivered(MailboxQuery(parent.run))
+    page = await store.read(MailboxQuery(parent.run))
     assert [event.type for event in page.events] == [EXIT] * 300
     assert [event.n for event in page.events] == list(range(1, 301))
     assert sorted(str(event.sender) for event in page.events) == sorted(pid(f"c{n}") for n in range(300))
@@ -114,7 +115,7 @@ async def test_random_operations_between_runs_do_not_deadlock_and_leave_a_consis
     async with asyncio.timeout(60):
         await asyncio.gather(*(commit_operations(name) for name in names))
 
-    runs = await stores[0].runs(RunsById([task.run for task in tasks.values()]))
+    runs = await stores[0].read(RunsById([task.run for task in tasks.values()]))
     assert {run.status for run in runs} <= {Status.COMPLETE, Status.TERMINATED}
     assert all(run.owner is None for run in runs)
     await _assert_consistent(url)
@@ -219,5 +220,5 @@ async def test_events_move_to_a_successor_in_one_statement(
 
     count = "SELECT count(*), min(n), max(n) FROM holdfast.holdfast_event WHERE run = $1"
     assert tuple(await other.fetchrow(count, new.run)) == (3_000, 1, 3_000)
-    page = await store.undelivered(MailboxQuery(new.run))
+    page = await store.read(MailboxQuery(new.run))
     assert (len(page.events), page.complete, page.last) == (500, False, 3_000)

@@ -74,7 +74,7 @@ async def test_a_read_only_database_can_be_read_and_refuses_writes(url: str, sto
     with pytest.raises(StoreReadOnlyError, match="25006"):
         await read_only.create([NewRun(FLOW, "a")])
 
-    assert await read_only.runs(RunByName(FLOW, "a")) == []
+    assert await read_only.read(RunByName(FLOW, "a")) == []
     await read_only.close()
 
 

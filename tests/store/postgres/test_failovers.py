@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import NewRun, PageQuery, PruneRequest, RunByName, RunsById, TaskRef, Verdict
+from holdfast.store.protocol import EventsQuery, NewRun, PruneRuns, RunByName, RunsById, TaskRef, Verdict
 from postgres_failover import Failover, through
 from store.postgres.fault_tools import Cut, Proxy
 from store.predictions import predict, send_event
@@ -81,7 +81,7 @@ async def test_no_run_gets_the_id_of_a_lost_one(world: World, failover: Failover
     new = {(await world.start(f"new-{n}")).run for n in range(40)}
 
     assert not lost & new
-    assert await world.store.runs(RunsById(sorted(lost))) == []
+    assert await world.store.read(RunsById(sorted(lost))) == []
 
 
 async def test_listeners_are_notified_once_and_before_the_next_write(world: World, failover: Failover) -> None:
@@ -172,7 +172,7 @@ async def test_an_event_that_was_in_flight_during_a_failover_is_sent_without_its
     sent = await sending
 
     assert (sent.accepted, sent.committed, sent.claim) == (True, None, None)
-    assert [event.consumed_by for event in await store.events(PageQuery(run.run))] == [None]
+    assert [event.consumed_by for event in await store.read(EventsQuery(run.run))] == [None]
     await store.close()
 
 
@@ -185,7 +185,7 @@ async def test_a_store_that_opens_after_a_failover_ends_the_claims_of_others(
     store = PostgresStore(url, clock=clock, random=SystemRandomness())
     await store.open()
 
-    [run] = await store.runs(RunByName("flow", "a"))
+    [run] = await store.read(RunByName("flow", "a"))
     assert run.owner is None
     await store.close()
 
@@ -205,7 +205,7 @@ async def test_a_role_without_privileges_on_sequences_can_begin_a_timeline(
     store = PostgresStore(url.replace("//postgres@", "//shop_after_failover@"), clock=clock, random=SystemRandomness())
     await store.open(migrate=False)
 
-    [run] = await store.runs(RunByName("flow", "a"))
+    [run] = await store.read(RunByName("flow", "a"))
     assert run.owner is None
     await store.close()
     await other.execute("DROP OWNED BY shop_after_failover; DROP ROLE shop_after_failover")
@@ -218,6 +218,6 @@ async def test_the_estimated_number_of_runs_does_not_count_the_ids_that_a_failov
     await failover.fail_over()
     await world.start("after")
 
-    pruned = await world.store.prune(PruneRequest("", Status.COMPLETE, 0, limit=0))
+    pruned = await world.store.maintain(PruneRuns("", Status.COMPLETE, 0, limit=0))
 
     assert 2 <= pruned.stored < 1000

@@ -17,9 +17,18 @@ from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore, migrate
 from holdfast.store.postgres.sql import Functions, Migration, functions, migrations
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import DeliveryFailure, Finish, Migrated, Outbound, OutboxClaimRequest, RedeliverOutbox
+from holdfast.store.protocol import (
+    ClaimOutbox,
+    DeliveryFailure,
+    Finish,
+    Migrated,
+    Outbound,
+    RedeliverOutbox,
+    SettleOutbox,
+)
 from postgres_server import execute, server
-from store.postgres.fault_tools import finish, process
+from store.postgres.fault_tools import process
+from store.processes import finish
 from store.world import FLOW, FakeClock, World, done, result, unit
 
 LATEST = migrations("holdfast")[-1].version
@@ -233,8 +242,8 @@ async def test_a_role_without_the_right_to_create_objects_can_use_the_store(
     [first] = await world.graph("graph", unit(1), unit(2, 1))
     await world.advance(done(first, 2), claim_limit=1)
     await world.commit(task, outbox=[Outbound("t", None, "s")])
-    [event] = (await store.claim_outbox(OutboxClaimRequest("w1", 1000, 9))).rows
-    assert await store.settle_outbox("w1", [DeliveryFailure(event.run, event.n, "no", None)]) == 1
+    [event] = (await store.outbox(ClaimOutbox("w1", 1000, 9))).rows
+    assert await store.outbox(SettleOutbox("w1", [DeliveryFailure(event.run, event.n, "no", None)])) == 1
     assert (await store.control(RedeliverOutbox(FLOW, "a"))).redelivered == 1
     await store.close()
 

@@ -31,17 +31,20 @@ from holdfast.store.protocol import (
     Attributes,
     CancelRun,
     Claimant,
+    ClaimOutbox,
     ClaimRequest,
     Condition,
     CurrentRuns,
     Delivered,
     Delivery,
     DeliveryFailure,
+    EventsQuery,
     Expiry,
     FactsQuery,
     FactState,
     Finish,
     Lease,
+    LogsQuery,
     MailboxQuery,
     NewEvent,
     NewRun,
@@ -50,14 +53,17 @@ from holdfast.store.protocol import (
     OnConflict,
     Operation,
     Outbound,
-    OutboxClaimRequest,
-    PageQuery,
     Prediction,
+    RelationsQuery,
     Reply,
+    ReplyQuery,
     ReplyToEvent,
     RestartRun,
     RunByName,
+    SettleOutbox,
+    SnapshotQuery,
     StatsQuery,
+    Tally,
     TaskRef,
     Term,
     TerminateRun,
@@ -80,7 +86,7 @@ AS_NEW = """
 Autovacuum would analyze the tables half-way, when nearly all events belong to one run.
 """
 SMALL = {"holdfast_worker", "holdfast_receipt", "holdfast_tally", "holdfast_queue"}
-"""Tables with one row for each worker, stream of receipts, workflow or queue, however many runs are stored."""
+"""Tables with one row for each worker, sequence of receipts, workflow or queue, however many runs are stored."""
 
 
 async def make_tables_new(connection: asyncpg.Connection) -> None:
@@ -188,12 +194,12 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
     "fetch signals": (leases.fetch_signals, lambda _: "owner"),
     "heartbeat": (leases.heartbeat, lambda _: leases.HeartbeatRequest("owner", LEASE)),
     "find": (reads.runs, lambda _: RunByName(FLOW, "mine")),
-    "load": (reads.load, lambda task: task.run),
-    "events": (reads.events, lambda task: PageQuery(task.run, limit=5, descending=True)),
-    "logs": (reads.logs, lambda task: PageQuery(task.run, limit=5)),
+    "load": (reads.load, lambda task: SnapshotQuery(task.run)),
+    "events": (reads.events, lambda task: EventsQuery(task.run, limit=5, descending=True)),
+    "logs": (reads.logs, lambda task: LogsQuery(task.run, limit=5)),
     "events of a type": (reads.undelivered, lambda task: MailboxQuery(task.run + 1, frozenset({"rare"}))),
-    "reply": (reads.reply, lambda task: reads.ReplyQuery(task.run, "key")),
-    "relations": (reads.relations, lambda task: task.run),
+    "reply": (reads.reply, lambda task: ReplyQuery(task.run, "key")),
+    "relations": (reads.relations, lambda task: RelationsQuery(task.run)),
     "list by text": (reads.runs, lambda _: CurrentRuns(FLOW, limit=5, search=[Condition("city", "=", "Bonn")])),
     "list by number": (reads.runs, lambda _: CurrentRuns(limit=5, search=[Condition("n", "=", 3_000_007)])),
     "list by range": (
@@ -275,11 +281,11 @@ UNIT_CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[Ta
             [turn(task, facts=[result("s")], outbox=[Outbound("t", None, "s")])], batch.Receipt(0, 1)
         ),
     ),
-    "claim outbox": (outbox.claim, lambda _: outbox.OutboxClaimCall(OutboxClaimRequest("w9", LEASE, 3), 1)),
-    "settle outbox": (outbox.settle, lambda task: outbox.OutboxSettlement("deliverer", [Delivered(task.run, 1)])),
+    "claim outbox": (outbox.claim, lambda _: outbox.OutboxClaimCall(ClaimOutbox("w9", LEASE, 3), 1)),
+    "settle outbox": (outbox.settle, lambda task: SettleOutbox("deliverer", [Delivered(task.run, 1)])),
     "settle failed deliveries": (
         outbox.settle,
-        lambda task: outbox.OutboxSettlement("deliverer", [DeliveryFailure(task.run, 1, "e", 5)]),
+        lambda task: SettleOutbox("deliverer", [DeliveryFailure(task.run, 1, "e", 5)]),
     ),
     "retry outbox": (outbox.redeliver, lambda task: task.run),
 }
@@ -297,7 +303,7 @@ async def test_rows_read_by_unit_calls_do_not_grow_with_the_stored_rows(
     task = (await world.claim_one("adder", lease_ms=10**9)).task
     await world.graph("cancelled", unit(1), unit(2, 1))  # the cancellation deletes the units of this run only
     await world.commit(task, outbox=[Outbound("t", None, "s")])
-    await world.store.claim_outbox(OutboxClaimRequest("deliverer", 10**9, 1))
+    await world.store.outbox(ClaimOutbox("deliverer", 10**9, 1))
     counter = ReadCounter(other, world)
     for work, argument in UNIT_CALLS.values():
         await counter.rows_read(work, argument(task), scans=True)
@@ -355,7 +361,7 @@ async def test_sending_reads_as_many_rows_after_a_hundred_runs_as_after_two(
             await counter.rows_read(
                 send.send, [send.SendRequest(NewEvent(FLOW, name, "go", dedup="k"), 2)], scans=runs < 100
             ),
-            await counter.rows_read(reads.reply, reads.ReplyQuery(task.run, "k"), scans=runs < 100),
+            await counter.rows_read(reads.reply, ReplyQuery(task.run, "k"), scans=runs < 100),
         ]
 
     small, large = await measure(2), await measure(100)
@@ -417,7 +423,7 @@ async def test_statistics_do_not_read_finished_runs_before_the_watermark(
         tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in created]
         await world.store.commit([turn(task, facts=[result("s")], then=Finish(Status.COMPLETE)) for task in tasks])
         world.clock.advance(2 * 3_600_000)
-        while await world.store.tally(1_000):
+        while await world.store.maintain(Tally(1_000)):
             pass
     await world.start("open")
     if analyzed:
@@ -426,7 +432,7 @@ async def test_statistics_do_not_read_finished_runs_before_the_watermark(
     read = await ReadCounter(other, world).rows_read(stats.stats, StatsQuery(details=True), scans=True)
 
     assert read < 40
-    assert [(one.status, one.count) for one in (await world.store.stats(StatsQuery())).runs] == [
+    assert [(one.status, one.count) for one in (await world.store.read(StatsQuery())).runs] == [
         ("active", 1),
         ("complete", 2_060),
     ]

@@ -12,7 +12,7 @@ import asyncpg
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.listener import Listener
-from holdfast.store.protocol import PageQuery
+from holdfast.store.protocol import EventsQuery
 from store.predictions import KEY, predict, send_and_commit, send_event
 from store.world import FakeClock, World, waiting
 
@@ -104,5 +104,5 @@ async def test_an_event_with_its_predicted_turn_is_written_through_a_transaction
     sent = await send_event(world, other)
 
     assert (sent.committed, sent.accepted) == (None, True)
-    assert [event.consumed_by for event in await world.store.events(PageQuery(run.run))] == [KEY, None]
+    assert [event.consumed_by for event in await world.store.read(EventsQuery(run.run))] == [KEY, None]
     await world.store.close()

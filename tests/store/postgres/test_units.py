@@ -17,6 +17,7 @@ from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
     CANCEL,
     Advance,
+    ClaimOutbox,
     Delivered,
     FactsQuery,
     FactState,
@@ -26,8 +27,8 @@ from holdfast.store.protocol import (
     NewUnit,
     NextRun,
     Outbound,
-    OutboxClaimRequest,
     Park,
+    SettleOutbox,
     TaskRef,
     UnitRelease,
     Verdict,
@@ -245,15 +246,17 @@ async def test_events_added_while_the_last_one_is_settled_are_delivered(worlds: 
 
     async def deliver(world: World, owner: str) -> None:
         while delivered.total() < 200:
-            rows = (await world.store.claim_outbox(OutboxClaimRequest(owner, 10**6, 7))).rows
-            assert await world.store.settle_outbox(owner, [Delivered(row.run, row.n) for row in rows]) == len(rows)
+            rows = (await world.store.outbox(ClaimOutbox(owner, 10**6, 7))).rows
+            assert await world.store.outbox(SettleOutbox(owner, [Delivered(row.run, row.n) for row in rows])) == len(
+                rows
+            )
             delivered.update((row.run, row.n) for row in rows)
 
     async with asyncio.timeout(60):
         await asyncio.gather(commit_events(), *(deliver(world, f"w{n}") for n, world in enumerate(worlds[1:])))
 
     assert delivered == dict.fromkeys([(task.run, n) for task in tasks for n in range(1, 11)], 1)
-    claim = await worlds[0].store.claim_outbox(OutboxClaimRequest("w", 1, 1))
+    claim = await worlds[0].store.outbox(ClaimOutbox("w", 1, 1))
     assert (claim.rows, claim.next_due) == ([], None)
 
 
@@ -262,7 +265,7 @@ async def test_an_event_is_added_to_an_outbox_that_is_being_emptied(
 ) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, outbox=[Outbound("one", None, "s")])
-    await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))
+    await world.store.outbox(ClaimOutbox("w1", 1_000, 1))
     await other.execute("BEGIN")
     await other.execute(
         "SELECT holdfast.holdfast_outbox_settle(1, 'w1', ARRAY[$1::bigint], '{1}', '{NULL}', '{NULL}')", task.run
@@ -273,7 +276,7 @@ async def test_an_event_is_added_to_an_outbox_that_is_being_emptied(
     await other.execute("COMMIT")
     await committing
 
-    assert [row.type for row in (await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))).rows] == ["two"]
+    assert [row.type for row in (await world.store.outbox(ClaimOutbox("w1", 1_000, 1))).rows] == ["two"]
 
 
 async def test_settling_the_last_event_keeps_an_event_that_is_being_added(
@@ -281,17 +284,17 @@ async def test_settling_the_last_event_keeps_an_event_that_is_being_added(
 ) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, outbox=[Outbound("one", None, "s")])
-    await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))
+    await world.store.outbox(ClaimOutbox("w1", 1_000, 1))
     await other.execute("BEGIN")
     added = "holdfast.holdfast_outbox_add(1, ARRAY[$1::bigint], '{two}', '{NULL}', '{s}', '{NULL}')"
     await other.execute(f"SELECT {added}", task.run)
 
-    settling = asyncio.ensure_future(world.store.settle_outbox("w1", [Delivered(task.run, 1)]))
+    settling = asyncio.ensure_future(world.store.outbox(SettleOutbox("w1", [Delivered(task.run, 1)])))
     await wait_until_blocked(url, settling)
     await other.execute("COMMIT")
 
     assert await settling == 1
-    assert [row.type for row in (await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))).rows] == ["two"]
+    assert [row.type for row in (await world.store.outbox(ClaimOutbox("w1", 1_000, 1))).rows] == ["two"]
 
 
 async def test_an_end_in_a_commit_of_one_fact_ends_the_units_too(world: World) -> None:
@@ -344,7 +347,7 @@ async def test_a_graph_of_many_units_is_created_by_one_statement(
 
     assert list(created.units) == list(range(2, 22, 2))
     assert await other.fetchval("SELECT count(*) FROM holdfast.holdfast_task WHERE run = $1", created.run.run) == 5_001
-    assert len(await worlds[0].store.facts(FactsQuery(created.run.run, FactState.START))) == 10
+    assert len(await worlds[0].store.read(FactsQuery(created.run.run, FactState.START))) == 10
     assert (await worlds[0].commit(TaskRef(created.run.run, 0, "w1", 1), then=Finish(Status.COMPLETE))).verdict is (
         Verdict.LOST
     )

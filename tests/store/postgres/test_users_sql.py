@@ -144,7 +144,7 @@ async def test_a_start_and_a_message_are_part_of_the_callers_transaction(
         await other.execute("INSERT INTO orders VALUES (1)")
         [created] = await store.create([NewRun(FLOW, "b")], connection=other)
         [sent] = await store.send([NewEvent(FLOW, "waiter", "go")], connection=other)
-        assert not await store.runs(RunByName(FLOW, "b"))
+        assert not await store.read(RunByName(FLOW, "b"))
 
     assert (created.created, sent.woken) == (True, True)
     assert await world.find("b") == created.run

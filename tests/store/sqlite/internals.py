@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import apsw
 
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.jobs import Mode
-
-SOURCE = Path(__file__).parents[3] / "src"
-TESTS = Path(__file__).parents[2]
+from store import processes
 
 PRELUDE = """
 import asyncio, os, signal, sys
@@ -38,18 +32,4 @@ async def on_writer(store: SqliteStore, use: Callable[[apsw.Connection], Any]) -
 
 def process(code: str, *args: str) -> subprocess.Popen[str]:
     """Start a Python process that has the helpers of the suite imported, and the file's path as ``path``."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + dedent(code), *args],
-        env=os.environ | {"PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(started: subprocess.Popen[str]) -> str:
-    """The output of a process that has ended without an error."""
-    out, err = started.communicate(timeout=100)
-    assert started.returncode == 0, err
-    return out.strip()
+    return processes.start(PRELUDE, code, *args)

@@ -20,6 +20,7 @@ from holdfast.store.protocol import (
     NewEvent,
     NewRun,
     OnConflict,
+    RelationsQuery,
     StartEvent,
     TaskRef,
     Term,
@@ -63,7 +64,7 @@ async def test_chains_and_graphs_can_be_created_on_the_callers_connection(
     with mine:
         chain, made = await store.create([NewRun(FLOW, "c", kind="chain", plan=[plan("s")]), graph], connection=mine)
 
-    assert await store.facts(FactsQuery(chain.run.run)) == [plan("s")]
+    assert await store.read(FactsQuery(chain.run.run)) == [plan("s")]
     assert await world.starts(made.run.run) == [("a", 1)]
     advanced = await world.advance(done(TaskRef(made.run.run, 1, "w1", 1), 2), claim_limit=1)
     assert [one.unit for one in advanced.claimed] == [2]
@@ -75,7 +76,7 @@ async def test_a_rolled_back_graph_leaves_no_rows(world: World, store: SqliteSto
 
     mine.execute("ROLLBACK")
 
-    assert await store.facts(FactsQuery(made.run.run)) == []
+    assert await store.read(FactsQuery(made.run.run)) == []
     assert await world.claimed_units() == []
 
 
@@ -155,7 +156,7 @@ async def test_start_events_attributes_parent_and_asks_are_written_too(
         ("ask", "q"),
     ]
     assert await world.ids(search=[Condition("k", "=", 1)]) == ["a"]
-    assert (await store.relations(made.run.run)).watched_by == [(pid("p"), Watch.MONITOR)]
+    assert (await store.read(RelationsQuery(made.run.run))).watched_by == [(pid("p"), Watch.MONITOR)]
 
 
 async def test_without_an_open_transaction_the_call_commits_at_once(

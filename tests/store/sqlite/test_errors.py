@@ -23,7 +23,8 @@ from holdfast.errors import (
 )
 from holdfast.store.protocol import NewRun, Verdict
 from holdfast.store.sqlite import SqliteStore, job_runner, opening
-from store.sqlite.internals import finish, on_writer, process
+from store.processes import finish
+from store.sqlite.internals import on_writer, process
 from store.world import FLOW, LEASE, FakeClock, World, result
 
 
@@ -307,7 +308,7 @@ def test_a_forked_child_must_open_its_own_store(path: str) -> None:
                 child = os.fork()
                 if not child:
                     try:
-                        await store.runs(RunByName(FLOW, "a"))
+                        await store.read(RunByName(FLOW, "a"))
                     except StoreUnavailableError as error:
                         print(error, flush=True)
                     await store.close()

@@ -20,7 +20,8 @@ from holdfast.errors import (
 from holdfast.store.protocol import LiveTransaction, NewRun, RunByName, Statement, Verdict
 from holdfast.store.sqlite import SqliteStore, live
 from holdfast.store.sqlite.sql import statements
-from store.sqlite.internals import finish, on_writer, process
+from store.processes import finish
+from store.sqlite.internals import on_writer, process
 from store.sqlite.test_errors import FailingCommit
 from store.world import FLOW, LEASE, FakeClock, World, result, turn
 
@@ -246,11 +247,11 @@ async def test_reads_continue_in_a_database_in_memory(clock: FakeClock, options:
     live = await store.begin()
     await live.execute("CREATE TABLE theirs (a)", ())
 
-    [found] = await asyncio.wait_for(store.runs(RunByName(FLOW, "a")), 5)
+    [found] = await asyncio.wait_for(store.read(RunByName(FLOW, "a")), 5)
 
     assert found.instance_id == "a"
     await live.rollback()
-    assert not await store.runs(RunByName(FLOW, "b"))
+    assert not await store.read(RunByName(FLOW, "b"))
     await store.close()
 
 
@@ -262,12 +263,12 @@ async def test_in_memory_a_read_does_not_wait_for_a_transaction_that_opens_befor
     await store.open()
     await store.create([NewRun(FLOW, "a")])
 
-    reading = store.runs(RunByName(FLOW, "a"))
+    reading = store.read(RunByName(FLOW, "a"))
     live, [found] = await asyncio.wait_for(asyncio.gather(store.begin(), reading), 2)
 
     assert found.instance_id == "a"
     await live.rollback()
-    assert not await store.runs(RunByName(FLOW, "b"))
+    assert not await store.read(RunByName(FLOW, "b"))
     await store.close()
 
 
@@ -306,7 +307,7 @@ async def test_two_stores_on_one_file_wait_for_each_other(
 
     waiting = asyncio.create_task(_begin(second, 2))
     beating = asyncio.create_task(second.heartbeat("w1", LEASE))
-    assert await second.runs(RunByName(FLOW, "a"))  # the event loop and reads continue
+    assert await second.read(RunByName(FLOW, "a"))  # the event loop and reads continue
     assert not waiting.done()
     await world.commit(a, facts=[result("s")], transaction=one)
     answer = await World(second, clock).commit(b, facts=[result("s")], transaction=await waiting)

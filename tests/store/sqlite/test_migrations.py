@@ -8,7 +8,8 @@ import pytest
 from holdfast.errors import SchemaVersionError
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.sql import Migration, migrations
-from store.sqlite.internals import finish, process
+from store.processes import finish
+from store.sqlite.internals import process
 from store.world import FakeClock
 
 TWO = (

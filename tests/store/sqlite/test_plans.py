@@ -14,6 +14,7 @@ from holdfast.core.model import Status
 from holdfast.store.protocol import (
     Advance,
     Attributes,
+    ClaimOutbox,
     Condition,
     CurrentRuns,
     Delivered,
@@ -26,10 +27,11 @@ from holdfast.store.protocol import (
     NewRun,
     NewUnit,
     Outbound,
-    OutboxClaimRequest,
     Reply,
     ReplyToEvent,
+    SettleOutbox,
     StatsQuery,
+    Tally,
     TaskRef,
     Term,
 )
@@ -54,6 +56,8 @@ FEW = 20
 COUNTING = {("workers", "open_runs"), ("stats", "counts"), ("stats", "attention")}
 # An operator moves all open runs of a queue, sleeping ones included; no index has these by queue.
 COUNTING |= {("queues", "move_runs"), ("queues", "move_tasks")}
+# An operator pauses or moves a queue: all permits that wait or that no worker uses are read.
+COUNTING |= {("permits", "make_queue_due"), ("permits", "withdraw_queue")}
 # The index has only the blobs without references, of which a bounded number is read.
 COUNTING |= {("blobs", "garbage")}
 # The statement groups and sorts a bounded number of rows.
@@ -62,7 +66,7 @@ GROUPING |= {("stats", "attention"), ("stats", "minutes")}
 # The permits of one step, or of one run, are few.
 GROUPING |= {("permits", "find"), ("permits", "positions"), ("permits", "freed")}
 GROUPING |= {("schedules", "due")}
-# A transfer reads all rows, and nobody else uses the database meanwhile; the doctor counts all open runs.
+# A transfer reads all rows, and no other process uses the database meanwhile; the doctor counts all open runs.
 ALL = [(group, name) for group in groups() if group not in ("transfer", "doctor") for name in statements(group)]
 
 
@@ -137,7 +141,7 @@ async def test_the_cost_of_statistics_does_not_grow_with_the_number_of_finished_
         tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in created]
         await store.commit([turn(task, facts=[result("s")], then=Finish(Status.COMPLETE)) for task in tasks])
         world.clock.advance(2 * 3_600_000)
-        while await store.tally(1_000):
+        while await store.maintain(Tally(1_000)):
             pass
 
     await finish(60, "a")
@@ -145,7 +149,7 @@ async def test_the_cost_of_statistics_does_not_grow_with_the_number_of_finished_
     await finish(3_000, "b")
 
     large = await cost(store, lambda: store._write(stats, StatsQuery(details=True, attention=True)))
-    part = await cost(store, lambda: store.tally(10))
+    part = await cost(store, lambda: store.maintain(Tally(10)))
 
     assert large < small * 1.5, (small, large)
     assert part < small
@@ -176,7 +180,7 @@ async def test_the_cost_of_finding_a_rare_term_does_not_grow_with_the_number_of_
     large = await cost(store, lambda: store._write(runs, query))
 
     assert large < small * 1.5, (small, large)
-    assert len(await store.runs(query)) == 1
+    assert len(await store.read(query)) == 1
 
 
 @pytest.mark.parametrize(
@@ -219,7 +223,7 @@ async def test_the_cost_of_a_list_by_id_prefix_does_not_grow_with_other_ids(
     large = await cost(store, lambda: store._write(runs, query))
 
     assert large < small * 1.5, (small, large)
-    assert len(await store.runs(query)) == 1
+    assert len(await store.read(query)) == 1
 
 
 async def test_the_cost_of_a_page_of_a_common_term_does_not_grow_with_the_number_of_runs(
@@ -261,7 +265,7 @@ async def test_the_cost_of_sending_does_not_grow_with_the_length_of_the_line(wor
         sending = await cost(store, lambda: world.send("go", name, dedup="new"))
         repeating = await cost(store, lambda: world.send("go", name, dedup="k"))
         answer = await cost(store, lambda: store._write(reply, ReplyQuery(task.run, "k")))
-        assert await store.reply(task.run, "k") is not None
+        assert await store.read(ReplyQuery(task.run, "k")) is not None
         return [sending, repeating, answer]
 
     small, large = await measure(2), await measure(100)
@@ -350,9 +354,9 @@ async def test_the_cost_of_the_outbox_does_not_grow_with_its_length(world: World
     async def measure(count: int) -> list[int]:
         task = await world.start_claimed(f"r{count}")
         await world.commit(task, outbox=[Outbound("x", None, "s")] * count)
-        claiming = await cost(store, lambda: store.claim_outbox(OutboxClaimRequest("w1", 10**6, 5)))
-        settling = await cost(store, lambda: store.settle_outbox("w1", [Delivered(task.run, 1)]))
-        await store.claim_outbox(OutboxClaimRequest("w1", 10**6, 5))
+        claiming = await cost(store, lambda: store.outbox(ClaimOutbox("w1", 10**6, 5)))
+        settling = await cost(store, lambda: store.outbox(SettleOutbox("w1", [Delivered(task.run, 1)])))
+        await store.outbox(ClaimOutbox("w1", 10**6, 5))
         return [claiming, settling]
 
     small, large = await measure(20), await measure(3_000)

@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.store.protocol import NewRun
 from holdfast.store.sqlite import SqliteStore
-from store.sqlite.internals import finish, process
+from store.processes import finish
+from store.sqlite.internals import process
 from store.world import FLOW, FakeClock, World
 
 

@@ -52,7 +52,8 @@ async def test_statements_are_prepared_once(world: World, store: SqliteStore, mo
 
     await _use_everything(world, "second")
 
-    assert prepared == []
+    # Stores that fixtures of other tests keep open in this process poll data_version.
+    assert [what for what in prepared if what[1] != "data_version"] == []
 
 
 async def test_more_calls_than_fit_in_a_transaction_are_all_answered(world: World) -> None:

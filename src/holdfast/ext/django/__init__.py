@@ -27,10 +27,10 @@ def __getattr__(name: str) -> Any:
     # Loaded on use: Django imports this package before its settings and models are ready.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from django.apps import apps  # noqa: PLC0415
+    from django.apps import apps
 
     if not apps.loading and not apps.ready:  # `holdfast worker holdfast.ext.django:app`, without manage.py
         django.setup()
-    from holdfast.ext.django import project  # noqa: PLC0415
+    from holdfast.ext.django import project
 
     return project.project_app() if name == "app" else getattr(project, name)

@@ -14,7 +14,7 @@ class HoldfastConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from holdfast.ext.django import project, task_workflow  # noqa: PLC0415  (settings and models are ready now)
+        from holdfast.ext.django import project, task_workflow
 
         task_workflow.register(project.project_app())
         connection_created.connect(project.open_beside, dispatch_uid="holdfast")

@@ -116,7 +116,7 @@ def open_beside(sender: Any, connection: Any, **_: Any) -> None:
     if migrated:
         try:
             client()
-        except HoldfastError as error:  # such as tables of a newer release: Django's own queries go on
+        except HoldfastError as error:  # such as tables of a newer release: Django's own queries continue
             _log.warning("Holdfast's client could not be opened beside Django's connection: %s", error)
 
 

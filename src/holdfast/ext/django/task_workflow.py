@@ -83,6 +83,6 @@ def _in_thread(function: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
 
 
 def _context(call: TaskCall) -> Any:
-    from holdfast.ext.django.tasks import context_of  # noqa: PLC0415  (only for tasks, whose framework is loaded)
+    from holdfast.ext.django.tasks import context_of
 
     return context_of(call, step_info())

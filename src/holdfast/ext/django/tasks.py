@@ -99,7 +99,7 @@ _STATUSES = {
 
 
 def context_of(call: TaskCall, info: StepInfo) -> Any:
-    """The context of a task that wants one, inside the step that calls it."""
+    """The context of a task with ``takes_context``, inside the step that calls it."""
     result = _result(call, _task_of(call), info.instance_id, TaskResultStatus.RUNNING)
     object.__setattr__(result, "worker_ids", ["holdfast"] * info.attempt)
     return TaskContext(task_result=result)

@@ -1,7 +1,7 @@
 """The two tables of checkpoints, in the app's database but beside the tables of the engine.
 
 One statement text serves both databases: ``$1``, ``$2`` appear for the first time in this order, as SQLite numbers
-them. This module knows connections and statements, and does not know LangGraph.
+them. This module handles connections and statements, and does not depend on LangGraph.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class PostgresDatabase:
 
     async def open(self) -> None:
         with extra("postgres", "HoldfastSaver on PostgreSQL"):
-            import asyncpg  # noqa: PLC0415  (an app on SQLite needs no driver of PostgreSQL)
+            import asyncpg
         await migrate(self._url, schema=self._schema)
         self._pool = await asyncpg.create_pool(self._url, min_size=0, max_size=_POOL_SIZE)
         async with self._pool.acquire() as connection, connection.transaction():

@@ -1,12 +1,13 @@
 """``DurableGraph``: a compiled graph that runs in a workflow, with each node as a step.
 
-The loop of LangGraph runs in workflow code. A node, with the conditional edges behind it, runs in a step. Its outcome,
+The loop of LangGraph runs in workflow code. A node, with the conditional edges after it, runs in a step. Its outcome,
 the writes to the channels of the graph, is the result of the step, so that a replay gives the loop the same writes.
 The ids that LangGraph makes for checkpoints and tasks differ from replay to replay; nothing that is recorded has them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from holdfast.ext.langgraph.outcome import Interruption, Outcome, OutcomeCodec
 from holdfast.ext.langgraph.saver import configurable
 from holdfast.ext.options import StepOptions
 from holdfast.extras import extra
+from holdfast.kernel.step_info import step_info
+from holdfast.kernel.streams import Stream
 from holdfast.workflow.context import Context, current_context
 
 with extra("langgraph", "holdfast.ext.langgraph"):
@@ -37,6 +40,7 @@ with extra("langgraph", "holdfast.ext.langgraph"):
 _SEND = "__pregel_send"
 """Key of the configuration with the method that appends to the writes of a task."""
 _SCRATCHPAD = "__pregel_scratchpad"
+_RUNTIME = "__pregel_runtime"
 _NAMESPACE = "checkpoint_ns"
 _LOST_ATTEMPTS_ONLY = Retry(non_retryable=(Exception,))
 """Attempts whose worker was lost are repeated; failures are left to the policy of LangGraph."""
@@ -55,6 +59,8 @@ class DurableGraph:
 
     ``step`` are the options of all steps, ``nodes`` those of single nodes. A node with a retry policy of LangGraph is
     retried by that policy, unless it has options here. Nodes of a subgraph have names such as ``research.search``.
+    ``stream`` names the durable stream of the run to which nodes write with ``get_stream_writer()``: see
+    ``Handle.stream``.
 
     Example::
 
@@ -72,12 +78,14 @@ class DurableGraph:
         step: StepOptions | None = None,
         nodes: Mapping[str, StepOptions] | None = None,
         serde: SerializerProtocol | None = None,
+        stream: str | None = None,
     ) -> None:
         if not isinstance(graph, CompiledStateGraph):
             raise TypeError(f"DurableGraph takes a compiled StateGraph, not {graph!r}")
         self._graph = graph
         self._options = _Options(step, nodes or {})
         self._serde = serde or JsonPlusSerializer()
+        self._stream = stream
 
     async def ainvoke(
         self,
@@ -93,7 +101,7 @@ class DurableGraph:
         If nodes interrupt the graph, the run waits for one event of the type ``event`` for each of them, with the
         payload ``{"value": ...}``, and ``"node"`` to choose between several. Raises ``WaitForEventTimeoutError``.
         """
-        run = _Execution(current_context(), self._options, OutcomeCodec(self._serde))
+        run = _Execution(current_context(), self._options, OutcomeCodec(self._serde), self._stream)
         graph = run.durable(self._graph, "").copy({"checkpointer": InMemorySaver(serde=self._serde), "cache": None})
         settings: RunnableConfig = {**(config or {})}
         settings["configurable"] = {**settings.get("configurable", {}), "thread_id": "run"}
@@ -141,6 +149,7 @@ class _Execution:
     context: Context
     options: _Options
     codec: OutcomeCodec
+    stream: str | None
     interrupts: dict[str, str] = field(default_factory=dict)
     """Name of the node by the id of its interrupt."""
 
@@ -202,13 +211,13 @@ class _NodeStep(Runnable[Any, Any]):
         self._body = body
         self._options = options
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Follow a command of a subgraph. LangGraph calls this in workflow code; a replay follows the same command."""
         self._body.follow(input, _given(config))
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         config = _given(config)
-        body = _Attempt(self._body, input, config, self._execution.codec)
+        body = _Attempt(self._body, input, config, self._execution.codec, self._execution.stream)
         options = self._options
         recorded = await self._execution.context.call(
             str(self.name), body, retry=options.retry, timeout=options.timeout, raises=options.raises
@@ -234,7 +243,7 @@ class _NodeStep(Runnable[Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _NodeBody:
-    """The code of a node and the edges behind it."""
+    """The code of a node and the edges after it."""
 
     name: str
     """The name of the node in its graph."""
@@ -262,12 +271,14 @@ class _Attempt:
     input: Any
     config: RunnableConfig
     codec: OutcomeCodec
+    stream: str | None
 
     async def __call__(self) -> Any:
         writes = _writes(self.config)
         writes.clear()  # an attempt that failed may have written
+        config = self.config if self.stream is None else _with_writer(self.config, self.stream)
         try:
-            await self.body.run(self.input, self.config)
+            await self.body.run(self.input, config)
         except GraphInterrupt as interrupt:
             return self.codec.encode(Outcome([*writes], self._interruptions(interrupt)))
         except ParentCommand as error:
@@ -286,6 +297,31 @@ class _Attempt:
                 "a graph that a node calls was interrupted; add this graph as a node, so that its nodes are steps"
             )
         return [Interruption(each.value, answered, each.response_schema) for each in error.args[0]]
+
+
+def _with_writer(config: RunnableConfig, stream: str) -> RunnableConfig:
+    """The configuration of a node whose ``get_stream_writer()`` writes to a durable stream."""
+    values = configurable(config)
+    runtime: Any = values[_RUNTIME]
+    writer = _StreamWriter(step_info().stream(stream), asyncio.get_running_loop())
+    return {**config, "configurable": {**values, _RUNTIME: runtime.override(stream_writer=writer)}}
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamWriter:
+    """Writes an item from the event loop, or from the thread of a plain node, which waits for room in the buffer."""
+
+    stream: Stream
+    loop: asyncio.AbstractEventLoop
+
+    def __call__(self, value: Any) -> None:
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises in a thread)
+            self.stream.write(value)
+        else:
+            asyncio.run_coroutine_threadsafe(self._write(value), self.loop).result()
+
+    async def _write(self, value: Any) -> None:
+        await self.stream.write(value)
 
 
 def _writes(config: RunnableConfig) -> deque[tuple[str, Any]]:

@@ -146,7 +146,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,  # noqa: ARG002  (every checkpoint is stored as a whole)
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         thread_id, namespace = _thread(config), _namespace(config)
         complete = get_checkpoint_metadata(config, metadata)

@@ -8,6 +8,7 @@ from holdfast.store.postgres.text import decode_text, encode_text
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
     DONE,
+    DUPLICATE,
     REFUSED,
     Audit,
     AuditQuery,
@@ -27,6 +28,8 @@ async def write(tx: Tx, audit: Audit, target: str, outcome: str) -> None:
 def described(request: ControlRequest, result: ControlResult) -> tuple[str, str]:
     """The target and the outcome of a request on a run that exists."""
     outcome = REFUSED if result.refused else DONE
+    if result.sent is not None and result.sent.duplicate:
+        outcome = DUPLICATE
     if isinstance(request, ContinueRun) and not result.refused and result.run is not None:
         outcome = f"{result.run.pid} run {result.run.number}"
     return f"{request.workflow}/{request.instance_id}", outcome

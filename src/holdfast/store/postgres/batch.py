@@ -35,9 +35,9 @@ _NO_RARE_ARGUMENTS: list[Any] = [None] * len(_RARE)
 
 
 class Receipt(NamedTuple):
-    """The stream and number under which the database stores the result of a batch."""
+    """The sequence and number under which the database stores the result of a batch."""
 
-    stream: int | None
+    sequence: int | None
     n: int
 
 
@@ -87,8 +87,8 @@ def batch_columns(commits: Sequence[Commit]) -> list[Any]:
 
 async def _apply_one(tx: Tx, batch: Batch) -> Committed | None:
     """Apply a batch of one simple commit with holdfast_commit_one. None: the batch needs holdfast_commit."""
-    commit, stream = batch.commits[0], batch.receipt.stream
-    if len(batch.commits) > 1 or stream is None or not has_one_fact(commit.observed, commit.following):
+    commit, sequence = batch.commits[0], batch.receipt.sequence
+    if len(batch.commits) > 1 or sequence is None or not has_one_fact(commit.observed, commit.following):
         return None
     [fact] = commit.observed.facts or commit.following.facts
     [delivery] = commit.observed.deliveries or _NO_DELIVERY

@@ -57,6 +57,8 @@ async def create_triggers(connection: Any, schema: str) -> None:
 
 
 def _refers(table: str, column: str, row: str) -> str:
+    if (table, column) == ("chunk", "data"):
+        return f"(position('\"blobs\":['::bytea IN {row}.data) > 0)"
     condition = f"substring({row}.{column} FROM 1 FOR 1) = '\\x20'::bytea"
     if (table, column) == ("event", "payload"):
         condition += f" OR ({row}.type IN ('@exit', '@reply') AND position('\"blobs\":['::bytea IN {row}.{column}) > 0)"

@@ -11,7 +11,7 @@ from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, TaskRef
 
-_BUCKETS = list(Bucket)
+_BUCKETS = [Bucket.CONTINUING, Bucket.STARTING, Bucket.SUSPECT]
 _WITHOUT_SUSPECTS = [Bucket.CONTINUING, Bucket.STARTING]
 _NOW, _OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _MAILBOX, _RECORD = 0, 2, 3, 4, 5, 6, slice(7, 15), 15
 

@@ -184,6 +184,7 @@ NEW_RUN_OPTIONS = Record(
     Column("parent_close", "TEXT"),
     Column("watch", "INTEGER"),
     Column("sender", "BYTEA", text=True),
+    *_columns("TEXT", "fair_limit fair_key"),
     Column("version", "TEXT"),
     Column("pinned", "BOOLEAN"),
 )
@@ -282,7 +283,7 @@ COMMIT_ONE = Call(
             *END_RARE,
             *_renamed(RELEASE, kind="task_kind"),
             Column("seen", "BIGINT"),
-            Column("stream", "INTEGER"),
+            Column("sequence", "INTEGER"),
             *_columns("BIGINT", "n now"),
         ),
         scalar=True,

@@ -69,6 +69,8 @@ class Bucket(IntEnum):
     CONTINUING = TaskKind.WAKE.bucket
     STARTING = TaskKind.RUN.bucket
     SUSPECT = 2
+    FAIR = 3
+    """Runs that have not begun, of workflows whose keys are claimed in turn; ordinary claims leave them out."""
 
 
 class AddedEvent(IntEnum):
@@ -103,6 +105,8 @@ class PermitState(IntEnum):
 
 _WAKE_RETRY_MS = 5
 """Time after which a task that was locked when its permit was granted is looked at again."""
+_TURN_RETRY_MS = 20
+"""Time after which a worker with free slots looks again at keys that other claims had locked."""
 _LOST_RUN_IDS = 2**32
 """Number of run ids that are skipped after a failover: more than a standby that lags behind can have lost."""
 _MAX_INTEGER = 2**31 - 1
@@ -140,6 +144,7 @@ _VALUES: dict[str, str | int] = {
     "LOST_RUN_IDS": _LOST_RUN_IDS,
     "MAX_INTEGER": _MAX_INTEGER,
     "WAKE_RETRY_MS": _WAKE_RETRY_MS,
+    "TURN_RETRY_MS": _TURN_RETRY_MS,
     "REPLACED": REPLACED,
     "SUPERSEDED": SUPERSEDED.replace("'", "''"),
     "MAX_GATHERED": _MAX_GATHERED,

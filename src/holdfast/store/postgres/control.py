@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.store.postgres import audit, outbox, repair
-from holdfast.store.postgres.columns import UNIT
+from holdfast.store.postgres.columns import ADVANCE, UNIT
 from holdfast.store.postgres.reads import find_run
 from holdfast.store.postgres.rows import affected, record
+from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Row, Tx
@@ -21,10 +22,13 @@ from holdfast.store.protocol import (
     DeleteInstance,
     MoveRun,
     PauseRun,
+    RecordAction,
     RedeliverOutbox,
     ResolveStep,
+    ResolveUnit,
     RestartRun,
     ResumeRun,
+    SendEvent,
     TerminateRun,
     cancel_reason,
 )
@@ -39,6 +43,10 @@ class ControlCall(NamedTuple):
     audit: Audit | None = None
 
 
+_OnCurrentRun = (
+    PauseRun | ResumeRun | TerminateRun | CancelRun | RedeliverOutbox | MoveRun | ResolveStep | ResolveUnit
+    | RecordAction
+)  # fmt: skip
 _ON_OPEN_RUNS = (PauseRun, TerminateRun, CancelRun, MoveRun, ResolveStep)
 """Requests that are refused if the run has ended."""
 
@@ -58,10 +66,24 @@ async def _apply(tx: Tx, call: ControlCall) -> ControlResult:
     match request:
         case ContinueRun():
             return await repair.continue_run(tx, request, call.token)
-        case ResolveStep():
-            return _control_result(await _row(tx, "resolve", request, request.payload))
+        case SendEvent(event):
+            [sent] = await send(tx, [SendRequest(event, call.token)])
+            return ControlResult(sent.run, AffectedRuns(), refused=not sent.accepted, sent=sent)
         case DeleteInstance():
             return await repair.delete(tx, request)
+        case RestartRun():
+            return await _restart(tx, request, call.token)
+        case _:
+            return await _apply_to_current(tx, request)
+
+
+async def _apply_to_current(tx: Tx, request: _OnCurrentRun) -> ControlResult:
+    """Apply a request that a token need not identify, because repeating it has no further effect."""
+    match request:
+        case ResolveStep():
+            return _control_result(await _row(tx, "resolve", request, request.payload))
+        case ResolveUnit():
+            return await _resolve_unit(tx, request)
         case PauseRun():
             return _record_only(await _row(tx, "pause", request))
         case ResumeRun():
@@ -71,20 +93,32 @@ async def _apply(tx: Tx, call: ControlCall) -> ControlResult:
         case CancelRun():
             arguments = (request.payload, encode_text(cancel_reason(request.payload)), request.deadline_ms)
             return _control_result(await _row(tx, "cancel", request, *arguments))
-        case RestartRun():
-            return await _restart(tx, request, call.token)
         case RedeliverOutbox():
             return await _redeliver(tx, request)
         case MoveRun():
             row = await _row(tx, "move", request, request.version, request.pinned)
             return _record_only(row)._replace(affected=AffectedRuns(work=True))
+        case RecordAction():
+            return ControlResult(await find_run(tx, request.workflow, request.instance_id, None), AffectedRuns())
 
 
 async def _restart(tx: Tx, request: RestartRun, token: int) -> ControlResult:
     expiry = None if request.expires_ms is None else request.expiry
-    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, token)
+    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, token, request.run)
     units = UNIT.arrays(request.units)
     return _control_result(await _row(tx, "restart", request, *arguments, *units))
+
+
+async def _resolve_unit(tx: Tx, request: ResolveUnit) -> ControlResult:
+    one = request.advance
+    facts = ADVANCE.parts["facts"].arrays([(1, *fact) for fact in (*one.results, *one.facts)])
+    decrements = ([unit for unit, _ in one.decrements], [by for _, by in one.decrements])
+    unit = (one.task.run, one.task.unit, list(one.removed_units), *decrements)
+    row = await _row(tx, "resolve_unit", request, *unit, *facts)
+    if row is None:
+        return ControlResult(None, AffectedRuns())
+    done, *fields = row
+    return ControlResult(record(fields), AffectedRuns(work=done), refused=not done)
 
 
 async def _redeliver(tx: Tx, request: RedeliverOutbox) -> ControlResult:

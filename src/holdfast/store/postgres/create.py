@@ -148,8 +148,9 @@ def created(key: RunKey, new: NewRun, others: AffectedRuns | None = None) -> Cre
 
 
 def _owner(new: NewRun) -> str | None:
-    """The owner of the run or of its claimed units. A delayed run has none: its task is not due yet."""
-    return None if new.delay_ms > 0 or (new.units and not new.claimed_units()) else new.owner
+    """The owner of the run or of its claimed units. A run that is delayed, or waits for its turn, has none."""
+    waits = new.delay_ms > 0 or new.fair_key is not None
+    return None if waits or (new.units and not new.claimed_units()) else new.owner
 
 
 def _is_plain(new: NewRun) -> bool:
@@ -192,6 +193,7 @@ def _options(new: NewRun) -> Row:
         new.parent_close if child else None,
         int(new.watch) if child else None,
         new.sender if new.start_events else None,
+        *(new.fair_key or (None, None)),
         new.version,
         None if new.version is None else new.pinned,
     )

@@ -20,6 +20,8 @@ _NOTHING_WRITTEN = (Verdict.LOST, Verdict.REJECTED)
 class Live:
     """Implements ``LiveTransaction``."""
 
+    dialect = "postgresql"
+
     def __init__(self, database: Database, guard: Guard, connection: Connection) -> None:
         self.database = database
         self._guard = guard

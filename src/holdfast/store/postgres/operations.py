@@ -146,9 +146,9 @@ def _operation_row(operation: Operation, token: int) -> Row:
             return _row(OperationKind.WATCH, workflow, instance_id, number=int(watch))
         case UnwatchRun(workflow, instance_id, watch):
             return _row(OperationKind.UNWATCH, workflow, instance_id, number=int(watch))
-        case CancelRun(workflow, instance_id, payload, deadline_ms):
-            reason = cancel_reason(payload)
-            return _row(OperationKind.CANCEL, workflow, instance_id, payload=payload, number=deadline_ms, note=reason)
+        case CancelRun(workflow, instance_id, payload, deadline_ms, children_only):
+            kind, reason = OperationKind.CANCEL, cancel_reason(payload)
+            return _row(kind, workflow, instance_id, payload=payload, number=deadline_ms, note=reason, ok=children_only)
         case TerminateRun(workflow, instance_id, reason):
             return _row(OperationKind.TERMINATE, workflow, instance_id, note=reason)
         case ReplyToEvent(event, (ok, value)):

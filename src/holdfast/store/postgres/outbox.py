@@ -1,12 +1,11 @@
 """Outbound events: claiming them for delivery, and recording the outcomes.
 
 For each run only the first pending event can be claimed. A row of ``holdfast_outlet`` names that event, so that a claim
-need not read the events behind it.
+need not read the later events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -14,38 +13,42 @@ from holdfast.store.postgres.columns import OUTCOME
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.text import decode_text
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
+from holdfast.store.protocol import (
+    ClaimOutbox,
+    Delivered,
+    DeliveryFailure,
+    OutboxClaim,
+    OutboxQuery,
+    OutboxRow,
+    SettleOutbox,
+)
 
 _TEXTS = [index for index, field in enumerate(fields(OutboxRow)) if field.name in ("step", "type", "error")]
 
 
 class OutboxClaimCall(NamedTuple):
-    request: OutboxClaimRequest
+    request: ClaimOutbox
     token: int
     """Token by which a repeated call recognises the events that it claimed."""
 
 
-class OutboxSettlement(NamedTuple):
-    owner: str
-    outcomes: Sequence[Delivered | DeliveryFailure]
-
-
 async def claim(tx: Tx, call: OutboxClaimCall) -> OutboxClaim:
     sql = statements("outbox", tx.schema)["claim"]
-    rows = await tx.connection.fetch(sql, tx.now, *call.request, call.token, tx.is_retry)
+    claim = (call.request.owner, call.request.lease_ms, call.request.limit)
+    rows = await tx.connection.fetch(sql, tx.now, *claim, call.token, tx.is_retry)
     *claimed, last = [tuple(row.values()) for row in rows]
     return OutboxClaim([_row(row[1:]) for row in claimed], last[0])
 
 
-async def settle(tx: Tx, settlement: OutboxSettlement) -> int:
+async def settle(tx: Tx, settlement: SettleOutbox) -> int:
     arguments = OUTCOME.arrays([_outcome_row(outcome) for outcome in settlement.outcomes])
     sql = statements("outbox", tx.schema)["settle"]
     count: int = await tx.connection.fetchval(sql, tx.now, settlement.owner, *arguments)
     return count
 
 
-async def outbox(tx: Tx, run: int) -> list[OutboxRow]:
-    rows = await tx.connection.fetch(statements("outbox", tx.schema)["all"], run)
+async def outbox(tx: Tx, query: OutboxQuery) -> list[OutboxRow]:
+    rows = await tx.connection.fetch(statements("outbox", tx.schema)["all"], query.run)
     return [_row(tuple(row.values())) for row in rows]
 
 

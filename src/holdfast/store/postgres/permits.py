@@ -13,6 +13,7 @@ from holdfast.store.protocol import (
     LimitKey,
     PermitExchange,
     PermitPosition,
+    PermitPositionsQuery,
     PermitReply,
     PermitRequest,
     PermitResult,
@@ -37,8 +38,8 @@ async def exchange(tx: Tx, request: PermitExchange) -> PermitReply:
     return PermitReply([PermitResult(n) for n in results or ()], held, due, next_at)
 
 
-async def positions(tx: Tx, run: int) -> list[PermitPosition]:
-    rows = await tx.connection.fetch(statements("permits", tx.schema)["positions"], run, _MAX_COUNTED)
+async def positions(tx: Tx, query: PermitPositionsQuery) -> list[PermitPosition]:
+    rows = await tx.connection.fetch(statements("permits", tx.schema)["positions"], query.run, _MAX_COUNTED)
     return [_position(*row.values()) for row in rows]
 
 

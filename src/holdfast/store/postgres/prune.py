@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import Pruned, PrunePosition, PruneRequest
+from holdfast.store.protocol import Pruned, PrunePosition, PruneRuns
 
 
-async def prune(tx: Tx, request: PruneRequest) -> Pruned:
+async def prune(tx: Tx, request: PruneRuns) -> Pruned:
     if request.workflow is not None:
         return await _prune(tx, request, request.workflow)
     workflow = request.after.workflow or await _next_workflow(tx, "")
@@ -23,7 +23,7 @@ async def _next_workflow(tx: Tx, after: str) -> str:
     return await tx.connection.fetchval(statements("prune", tx.schema)["next_workflow"], after) or ""
 
 
-async def _prune(tx: Tx, request: PruneRequest, workflow: str) -> Pruned:
+async def _prune(tx: Tx, request: PruneRuns, workflow: str) -> Pruned:
     sql = statements("prune", tx.schema)["prune"]
     rule = (workflow, request.status, request.age_ms, request.keep, request.after.at, request.after.run)
     row = await tx.connection.fetchrow(sql, tx.now, *rule, request.limit, request.dry_run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from holdfast.core import codec
 from holdfast.core.model import Status
@@ -21,32 +20,32 @@ from holdfast.store.protocol import (
     REPLY,
     RESOLVE,
     CurrentRuns,
+    EventsQuery,
     Fact,
     FactsQuery,
+    LogsQuery,
     MailboxPage,
     MailboxQuery,
-    PageQuery,
     RelatedRun,
     Relations,
+    RelationsQuery,
     Reply,
+    ReplyQuery,
     RunByName,
     RunQuery,
     RunRecord,
     RunsById,
     Snapshot,
+    SnapshotQuery,
     StoredEvent,
     StoredLog,
+    StreamHeadsQuery,
     Watch,
 )
 
 _ENGINE_TOPICS = frozenset({EXIT, REPLY, CANCEL, RESOLVE})
 _MAX_RELATIONS = 100
 """Maximum number of each kind of relation."""
-
-
-class ReplyQuery(NamedTuple):
-    run: int
-    dedup: str
 
 
 async def now(tx: Tx, _: None) -> int:
@@ -95,18 +94,18 @@ async def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
     return [record(tuple(row.values())) for row in rows]
 
 
-async def load(tx: Tx, run: int) -> Snapshot:
-    sql = statements("reads", tx.schema)
+async def load(tx: Tx, query: SnapshotQuery) -> Snapshot:
+    run, sql = query.run, statements("reads", tx.schema)
     found = await facts(tx, FactsQuery(run))
     logged: int = await tx.connection.fetchval(sql["log_count"], run)
     named = [stored.event for stored in found if stored.event is not None]
     rows = await tx.connection.fetch(sql["events_by_number"], run, named) if named else ()
     events = (stored_event(tuple(row.values())) for row in rows)
-    return Snapshot(found, {event.n: event for event in events}, logged, await heads(tx, run))
+    return Snapshot(found, {event.n: event for event in events}, logged, await heads(tx, StreamHeadsQuery(run)))
 
 
 async def facts(tx: Tx, query: FactsQuery) -> list[Fact]:
-    sql, (run, state, keys) = statements("reads", tx.schema), query
+    sql, run, state, keys = statements("reads", tx.schema), query.run, query.state, query.keys
     if state is None:
         rows = await tx.connection.fetch(sql["facts"], run)
     elif keys is None:
@@ -132,10 +131,10 @@ async def reply(tx: Tx, query: ReplyQuery) -> Reply | None:
     return None if row is None or row["reply_ok"] is None else Reply(*row)
 
 
-async def relations(tx: Tx, run: int) -> Relations:
+async def relations(tx: Tx, query: RelationsQuery) -> Relations:
     sql = statements("reads", tx.schema)
     children, watches, watched_by, forks = [
-        [tuple(row.values()) for row in await tx.connection.fetch(sql[name], run, _MAX_RELATIONS)]
+        [tuple(row.values()) for row in await tx.connection.fetch(sql[name], query.run, _MAX_RELATIONS)]
         for name in ("children", "watches", "watched_by", "forks")
     ]
     return Relations(
@@ -146,19 +145,19 @@ async def relations(tx: Tx, run: int) -> Relations:
     )
 
 
-async def events(tx: Tx, query: PageQuery) -> list[StoredEvent]:
+async def events(tx: Tx, query: EventsQuery) -> list[StoredEvent]:
     name, page = _page("events", query)
     rows = await tx.connection.fetch(statements("reads", tx.schema)[name], *page)
     return [stored_event(tuple(row.values())) for row in rows]
 
 
-async def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
+async def logs(tx: Tx, query: LogsQuery) -> list[StoredLog]:
     name, page = _page("logs", query)
     rows = await tx.connection.fetch(statements("reads", tx.schema)[name], *page, query.level, query.category)
     return [stored_log(tuple(row.values())) for row in rows]
 
 
-def _page(table: str, query: PageQuery) -> tuple[str, tuple[int, int, int | None]]:
+def _page(table: str, query: EventsQuery | LogsQuery) -> tuple[str, tuple[int, int, int | None]]:
     name, edge = (f"{table}_descending", MAX_BIGINT) if query.descending else (table, 0)
     after = edge if query.after is None else query.after
     return name, (query.run, after, query.limit)

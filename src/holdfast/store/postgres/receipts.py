@@ -9,17 +9,17 @@ from holdfast.store.postgres.batch import Receipt
 
 
 class Receipts:
-    """Assigns receipts. The database keeps one receipt per stream, and only one call at a time uses a stream."""
+    """Assigns receipts. The database keeps one receipt per sequence, and only one call at a time uses a sequence."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._free_streams: list[int] = []
-        self._next_stream = count()
+        self._free_sequences: list[int] = []
+        self._next_sequence = count()
 
     def take(self) -> Receipt:
-        stream = heapq.heappop(self._free_streams) if self._free_streams else next(self._next_stream)
-        return Receipt(stream, next(self._numbers))
+        sequence = heapq.heappop(self._free_sequences) if self._free_sequences else next(self._next_sequence)
+        return Receipt(sequence, next(self._numbers))
 
     def free(self, receipt: Receipt) -> None:
-        if receipt.stream is not None:
-            heapq.heappush(self._free_streams, receipt.stream)
+        if receipt.sequence is not None:
+            heapq.heappush(self._free_sequences, receipt.sequence)

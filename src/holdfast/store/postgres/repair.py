@@ -1,4 +1,4 @@
-"""Runs that go on from the recorded history of another run, and the deletion of instances.
+"""Runs that continue from the recorded history of another run, and the deletion of instances.
 
 The statements of a request run in one transaction, which the store commits.
 """
@@ -39,7 +39,9 @@ async def continue_run(tx: Tx, request: ContinueRun, token: int) -> ControlResul
         await connection.execute(sql["set_open_nodes"], new, request.open_nodes)
     for pid, watch in request.watches:
         await connection.execute(sql["watch"], tx.now, new, encode_text(pid), int(watch))
-    if request.fork_id is None:
+    if request.fork_id is not None:
+        await connection.execute(sql["unlink_partners"], new)
+    else:
         await connection.execute(sql["set_retried"], source.run)
     created = await connection.fetchrow(sql["record"], new)
     return ControlResult(record(tuple(created)), AffectedRuns(work=True))

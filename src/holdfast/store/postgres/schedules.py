@@ -16,7 +16,7 @@ from holdfast.store.protocol import (
     DONE,
     KEPT_TICKS,
     MAX_QUEUED,
-    DueRequest,
+    DueQuery,
     DueSchedules,
     ScheduleByName,
     ScheduleChange,
@@ -37,14 +37,14 @@ class ChangeCall(NamedTuple):
     """A token for each run of all changes."""
 
 
-async def due(tx: Tx, request: DueRequest) -> DueSchedules:
+async def due(tx: Tx, query: DueQuery) -> DueSchedules:
     sql = statements("schedules", tx.schema)
-    now, first = await tx.connection.fetchrow(sql["first_due"], tx.now, request.workflows)
+    now, first = await tx.connection.fetchrow(sql["first_due"], tx.now, query.workflows)
     rows: list[ScheduleRow] = []
     if first is not None and first <= now:
-        rows = _schedules(await tx.connection.fetch(sql["due"], now, request.workflows, request.limit))
+        rows = _schedules(await tx.connection.fetch(sql["due"], now, query.workflows, query.limit))
     found = {row.name for row in rows}
-    if others := [name for name in request.names if name not in found]:
+    if others := [name for name in query.names if name not in found]:
         rows += _schedules(await tx.connection.fetch(sql["by_names"], others))
     await _add_active_ticks(tx, rows)
     return DueSchedules(rows, first, now)

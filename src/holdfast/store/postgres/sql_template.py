@@ -2,6 +2,8 @@
 
 ``{Status.WAITING}``
     A constant (``constants``).
+``{planner.nested_loops}``, ``{planner.ordered_indexes}``
+    Settings of the planner for a function that reads few rows of large tables.
 ``{fact.columns}``, ``{fact.columns f}``
     The columns of a record, without and with the alias of a table. Also of a part: ``{commit.facts.columns f}``.
 ``{commit.facts.parameters}``
@@ -29,7 +31,18 @@ from holdfast.store.postgres.constants import sql_literals
 _ARGUMENT = re.compile(r"\$(\d+)")
 _PLACEHOLDER = re.compile(r"\{(?P<path>[A-Za-z_]+(?:\.[A-Za-z_]+)*)(?: (?P<of>[a-z_]+))?\}")
 _FOR_SCHEMA = {"schema", "channel"}
-_LITERALS = sql_literals()
+_PLANNER = {
+    "planner.nested_loops": (
+        "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off "
+        "SET enable_mergejoin = off SET jit = off"
+    ),
+    "planner.ordered_indexes": (
+        "SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off "
+        "SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off"
+    ),
+}
+"""Settings with which a plan does not depend on statistics, which are wrong while tables grow."""
+_LITERALS = {**sql_literals(), **_PLANNER}
 
 
 def expand(text: str) -> str:

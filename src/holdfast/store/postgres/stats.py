@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.text import decode_text
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats
+from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats, Tally
 from holdfast.store.protocol.stats import TALLY_MARGIN_MS, TALLY_PAUSE_MS, AttentionCount, MinuteCount, stats_of
 
 
@@ -35,7 +35,7 @@ def _step_times(workflow: str, step: bytes, count: int, mean: float, longest: in
     return StepTimes(workflow, decode_text(step), count, mean, longest)
 
 
-async def tally(tx: Tx, limit: int) -> bool:
+async def tally(tx: Tx, request: Tally) -> bool:
     sql = statements("stats", tx.schema)
-    more: bool = await tx.connection.fetchval(sql["tally"], tx.now, TALLY_MARGIN_MS, TALLY_PAUSE_MS, limit)
+    more: bool = await tx.connection.fetchval(sql["tally"], tx.now, TALLY_MARGIN_MS, TALLY_PAUSE_MS, request.limit)
     return more

@@ -12,8 +12,8 @@ Times come from the database's clock: leases, due times and all stored times, ho
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreReadOnlyError, StoreUnavailableError
@@ -50,7 +50,7 @@ from holdfast.store.postgres.listener import Listener
 from holdfast.store.postgres.live import Live
 from holdfast.store.postgres.markers import MarkedTransaction
 from holdfast.store.postgres.predicted import send_predicted
-from holdfast.store.postgres.read_intents import ReadIntents
+from holdfast.store.postgres.readers import READERS
 from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.settings import parse
@@ -64,6 +64,7 @@ from holdfast.store.protocol import (
     BulkJobRow,
     BulkRequest,
     Claimant,
+    ClaimOutbox,
     ClaimRequest,
     ClaimResult,
     Commit,
@@ -71,10 +72,6 @@ from holdfast.store.protocol import (
     ControlRequest,
     ControlResult,
     Created,
-    Delivered,
-    DeliveryFailure,
-    DueRequest,
-    DueSchedules,
     ExpiredTask,
     Failovers,
     Heartbeat,
@@ -84,15 +81,15 @@ from holdfast.store.protocol import (
     LimitRecord,
     LimitRequest,
     LiveTransaction,
+    MaintenanceRequest,
     Migrated,
     NewEvent,
     NewRun,
-    OutboxClaim,
-    OutboxClaimRequest,
+    OutboxRequest,
     PermitExchange,
     PermitReply,
-    Pruned,
-    PruneRequest,
+    PruneRuns,
+    Query,
     QueueReply,
     QueueRequest,
     ReadLimits,
@@ -100,6 +97,8 @@ from holdfast.store.protocol import (
     ScheduleChange,
     ScheduleChanged,
     Sent,
+    SettleOutbox,
+    Tally,
     TaskRef,
     WorkerProfile,
 )
@@ -121,7 +120,14 @@ _COMMIT_WRITERS = 2
 """While the server writes one batch of commits, the worker runs turns and fills the next. A third batch did not pay."""
 
 
-class PostgresStore(ReadIntents):
+_MAINTENANCE: Mapping[type[MaintenanceRequest[Any]], Work[Any, Any]] = {
+    PruneRuns: prune.prune,
+    PruneStreams: streams.prune,
+    Tally: stats.tally,
+}
+
+
+class PostgresStore:
     """A store in one schema of a database. It belongs to the process and the event loop that opened it.
 
     ``clock`` replaces the database's clock, for tests.
@@ -285,16 +291,10 @@ class PostgresStore(ReadIntents):
     async def reap(self, max_losses: int) -> list[ExpiredTask]:
         return await self._call(leases.reap, max_losses)
 
-    async def prune(self, request: PruneRequest) -> Pruned:
-        return await self._call(prune.prune, request)
-
     # --- streams
 
     async def write_streams(self, writes: Sequence[StreamWrite]) -> list[StreamWritten]:
         return await self._call(streams.write, writes)
-
-    async def prune_streams(self, request: PruneStreams) -> int:
-        return await self._call(streams.prune, request)
 
     # --- flow control
 
@@ -313,25 +313,31 @@ class PostgresStore(ReadIntents):
 
     # --- the outbox
 
-    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
-        return await self._call(outbox.claim, outbox.OutboxClaimCall(request, token(self._random)))
-
-    async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
-        return await self._transact(outbox.settle, outbox.OutboxSettlement(owner, outcomes))
+    async def outbox(self, request: OutboxRequest[R]) -> R:
+        match request:
+            case ClaimOutbox():
+                call = outbox.OutboxClaimCall(request, token(self._random))
+                return cast("R", await self._call(outbox.claim, call))
+            case SettleOutbox():
+                return cast("R", await self._transact(outbox.settle, request))
+            case _:
+                raise TypeError(f"unknown request {request!r}")
 
     # --- schedules
-
-    async def due_schedules(self, request: DueRequest) -> DueSchedules:
-        return await self._call(schedules.due, request)
 
     async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
         tokens = [token(self._random) for one in changes for _ in one.runs]
         return await self._transact(schedules.change, schedules.ChangeCall(changes, tokens))
 
-    # --- statistics and notifications
+    # --- maintenance
 
-    async def tally(self, limit: int) -> bool:
-        return await self._call(stats.tally, limit)
+    async def maintain(self, request: MaintenanceRequest[R]) -> R:
+        return cast("R", await self._call(_MAINTENANCE[type(request)], request))
+
+    # --- reads
+
+    async def read(self, query: Query[R]) -> R:
+        return cast("R", await self._call(READERS[type(query)], query))
 
     async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:
         self._require_open()

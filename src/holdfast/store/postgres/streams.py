@@ -11,6 +11,7 @@ from holdfast.store.protocol.streams import (
     PruneStreams,
     StreamChunk,
     StreamHead,
+    StreamHeadsQuery,
     StreamPage,
     StreamQuery,
     StreamWrite,
@@ -49,7 +50,7 @@ async def read(tx: Tx, query: StreamQuery) -> StreamPage:
     sql = statements("streams", tx.schema)
     # Before the chunks: a run that has ended by now writes no more of them.
     ended: bool = await tx.connection.fetchval(sql["has_ended"], query.run)
-    rows = await tx.connection.fetch(sql["chunks"], *query)
+    rows = await tx.connection.fetch(sql["chunks"], query.run, query.name, query.after, query.limit)
     return StreamPage([_chunk(*row.values()) for row in rows], ended)
 
 
@@ -59,8 +60,8 @@ def _chunk(
     return StreamChunk(first, count, decode_text(step_key), attempt, WriterState(state), closes, data)
 
 
-async def heads(tx: Tx, run: int) -> list[StreamHead]:
-    rows = await tx.connection.fetch(statements("streams", tx.schema)["heads"], run)
+async def heads(tx: Tx, query: StreamHeadsQuery) -> list[StreamHead]:
+    rows = await tx.connection.fetch(statements("streams", tx.schema)["heads"], query.run)
     return [_head(*row.values()) for row in rows]
 
 
@@ -70,5 +71,5 @@ def _head(name: str, items: int, size: int, code_items: int, closers: list[bytes
 
 async def prune(tx: Tx, request: PruneStreams) -> int:
     sql = statements("streams", tx.schema)["prune"]
-    count: int = await tx.connection.fetchval(sql, tx.now, *request)
+    count: int = await tx.connection.fetchval(sql, tx.now, request.workflow, request.age_ms, request.limit)
     return count

@@ -6,6 +6,7 @@ schema is fenced, triggers refuse every write of the engine, also those of proce
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -27,11 +28,19 @@ _EXPRESSIONS = {
     ("event", "dedup"): f"CASE WHEN {_OWN_KEY} THEN dedup END",
     ("event", "line"): f"CASE WHEN {_OWN_KEY} THEN line END",
     ("term", "value"): "text, number",
-    # Permits are not carried: a task that waits for one is due in the target, and requests it again.
+    ("permit", "limits"): "names, keys",
+    # Permits that wait are not carried: the task is due in the target, and requests its permit again.
     ("task", "run_at"): "CASE WHEN EXISTS (SELECT FROM {permit} AS p WHERE p.run = t.run AND p.unit = t.unit "
     "AND p.state < 2) THEN 0 ELSE run_at END",
+    # Nor are fair keys: a run that has not begun is due in the target, in the order of the starts.
+    ("task", "bucket"): "CASE WHEN bucket = 3 THEN 1 ELSE bucket END",
 }
 """Expressions that read a column, where the name of the column does not."""
+_SOURCES = {
+    "permit": "(SELECT p.run, p.unit, p.step, p.attempt, p.priority, g.names, g.keys FROM {permit} AS p "
+    "JOIN {permit_group} AS g ON g.id = p.grp WHERE p.state = 2 AND p.until_end)"
+}
+"""Queries that read a table, where the table has other columns or rows."""
 
 
 class PostgresTransfer:
@@ -64,7 +73,7 @@ class PostgresTransfer:
         return None
 
     async def _close(self, fence: Fence) -> None:
-        """Create the triggers, which waits for writers, and then check that nobody uses the database."""
+        """Create the triggers, which waits for writers, and then check that no other process uses the database."""
         for table in _FENCED:
             await self._connection.execute(
                 f"CREATE OR REPLACE TRIGGER holdfast_fence BEFORE INSERT OR UPDATE OR DELETE ON {self._table(table)} "
@@ -86,8 +95,9 @@ class PostgresTransfer:
 
     async def close_target(self, fence: Fence) -> str | None:
         async with self._writing():
-            if await self._connection.fetchval(self._sql["has_runs"]):
-                return "it is not empty"
+            for table in TABLES:
+                if await self._connection.fetchval(f"SELECT EXISTS (SELECT FROM {self._table(table.name)})"):
+                    return f"it is not empty: holdfast_{table.name} has rows"
             await self._connection.execute(self._sql["set_fence"], *fence)
             for row in await self._connection.fetch(self._sql["blob_triggers"], self._schema):
                 # The counts of references are carried.
@@ -110,8 +120,7 @@ class PostgresTransfer:
 
     async def read(self, table: TransferTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
         key = ", ".join(table.key)
-        permit = self._table("permit")
-        names = [_EXPRESSIONS.get((table.name, name), name).replace("{permit}", permit) for name in table.names]
+        names = [self._named(_EXPRESSIONS.get((table.name, name), name)) for name in table.names]
         where, arguments = "", []
         if after is not None:
             where = f"WHERE ({key}) > ({', '.join(f'${n}' for n in range(1, len(after) + 1))})"
@@ -124,20 +133,33 @@ class PostgresTransfer:
         if table.name == "term":  # the key of a page is an instance, which has several terms
             pages = f"SELECT DISTINCT instance FROM {self._table('term')} {order}"
             order = f"WHERE instance IN ({pages}) ORDER BY instance"
-        sql = f"SELECT {', '.join(names)} FROM {self._table(table.name)} AS t {order}"
+        source = self._named(_SOURCES.get(table.name, self._table(table.name)))
+        sql = f"SELECT {', '.join(names)} FROM {source} AS t {order}"
         return [_neutral(table, tuple(row)) for row in await self._connection.fetch(sql, *arguments)]
 
     async def write(self, table: TransferTable, rows: Sequence[Row], position: str) -> None:
         columns = [name for name in table.names if name != "value" or table.name != "term"]
         columns += ["text", "number"] if table.name == "term" else ["bound"] if table.name == "task" else []
+        stored = [_stored(table, row) for row in rows]
         async with self._writing():
-            await self._connection.copy_records_to_table(
-                f"holdfast_{table.name}",
-                schema_name=self._schema,
-                columns=columns,
-                records=[_stored(table, row) for row in rows],
-            )
+            if table.name == "permit":
+                await self._write_permits(table, stored)
+            else:
+                await self._connection.copy_records_to_table(
+                    f"holdfast_{table.name}", schema_name=self._schema, columns=columns, records=stored
+                )
             await self._connection.execute(self._sql["set_position"], position)
+
+    async def _write_permits(self, table: TransferTable, rows: Sequence[Row]) -> None:
+        for row in rows:
+            permit = dict(zip(table.names, row, strict=True))
+            limits = [[limit[n] for limit in json.loads(permit["limits"])] for n in (0, 1)]
+            task = permit["run"], permit["unit"]
+            await self._connection.execute(self._sql["insert_group"], *limits)
+            inserted = (*task, permit["step"], permit["attempt"], permit["priority"], *limits)
+            await self._connection.execute(self._sql["insert_permit"], *inserted)
+            await self._connection.execute(self._sql["count_permit"], *limits)
+            await self._connection.execute(self._sql["mark_task"], *task)
 
     async def replace(self, table: TransferTable, changes: Sequence[tuple[str, Sequence[Any], Any, Any]]) -> int:
         kinds, replaced = dict(table.columns), 0
@@ -163,6 +185,9 @@ class PostgresTransfer:
             for table in TABLES:
                 await self._connection.execute(f"ANALYZE {self._table(table.name)}")
 
+    def _named(self, text: str) -> str:
+        return text.replace("{permit}", self._table("permit")).replace("{permit_group}", self._table("permit_group"))
+
     def _table(self, name: str) -> str:
         return f'"{self._schema}".holdfast_{name}'
 
@@ -187,6 +212,9 @@ def _neutral(table: TransferTable, row: Row) -> Row:
     if table.name == "term":
         *head, text, number = row
         row = (*head, decode_text(text) if number is None else _number(number))
+    elif table.name == "permit":
+        *head, names, keys = row
+        row = (*head, json.dumps([*zip(names, keys, strict=True)]))
     return tuple(
         decode_text(value) if column.kind is Kind.FREE else value
         for column, value in zip(table.columns, row, strict=True)

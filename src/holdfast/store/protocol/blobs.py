@@ -17,8 +17,9 @@ REFERRING = (
     ("event", ("payload", "reply")),
     ("outbox", ("payload",)),
     ("schedule", ("params", "result")),
+    ("chunk", ("data",)),
 )
-"""Tables, and their columns whose values may be in blobs."""
+"""Tables, and their columns whose values may be in blobs. A chunk refers to blobs if its only item does."""
 
 
 class CountReferences(NamedTuple):
@@ -45,7 +46,7 @@ class RenewBlobs(NamedTuple):
 
 
 class KnownBlobs(NamedTuple):
-    """Those of the blobs that have, or had, references."""
+    """The blobs among ``ids`` that have, or had, references."""
 
     ids: Sequence[str]
 

@@ -35,6 +35,9 @@ class LiveTransaction(Protocol):
     not, or by ``rollback``.
     """
 
+    dialect: str
+    """``sqlite`` or ``postgresql``: the dialect of its statements."""
+
     async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
         """Execute a statement and return the number of rows that it changed."""
         ...

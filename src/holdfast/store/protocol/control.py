@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.facts import Fact, Watch
-from holdfast.store.protocol.runs import AffectedRuns, Expiry, RunRecord
-from holdfast.store.protocol.units import NewUnit
+from holdfast.store.protocol.requests import Query
+from holdfast.store.protocol.runs import AffectedRuns, Expiry, NewEvent, RunRecord, Sent
+from holdfast.store.protocol.units import Advance, NewUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class CancelRun:
     payload: bytes
     """The payload of the CANCEL event."""
     deadline_ms: int | None = None
+    children_only: bool = False
+    """Do nothing if the run is not a child of the run that requests this: a fork awaits children of its origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class RestartRun:
     """Replaces the options of the old run; None keeps them."""
     units: Sequence[NewUnit] = ()
     """As in ``NewRun``."""
+    run: int | None = None
+    """Restart only if this is the current run of the instance; otherwise the request changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class MoveRun:
 
 @dataclass(frozen=True, slots=True)
 class ContinueRun:
-    """Create a run that goes on from the recorded history of another run, its source.
+    """Create a run that continues from the recorded history of another run, its source.
 
     Without ``fork_id`` the new run is the successor of the source, which must be the current run of its instance and
     ERRORED. The source stays as it is; its undelivered events move to the successor. With ``fork_id`` the new run is
@@ -124,7 +129,10 @@ class ContinueRun:
     open_nodes: int = 0
     """The number of units that unit 0 waits for; items are not among them."""
     watches: Sequence[tuple[str, Watch]] = ()
-    """Pids that the new run watches. The exit event of a run that has ended is sent at once."""
+    """Pids that the new run watches. The exit event of a run that has ended is sent at once.
+
+    The links of a fork are one-way: its end does not end the partners, which are linked to the source.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +145,48 @@ class ResolveStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolveUnit:
+    """Write the outcome of a unit that was decided by hand, and delete the task of the unit, even if it is owned.
+
+    Refused if the run has ended, or if the unit has no task any more: its own outcome was written first. Units that
+    become due are not claimed.
+    """
+
+    workflow: str
+    instance_id: str
+    advance: Advance
+    """Its ``task`` names the run and the unit, and no owner. It neither releases nor adds units."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteInstance:
     """Delete all runs of an instance, with all their rows. Refused if the current run has not ended."""
 
     workflow: str
     instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAction:
+    """Change nothing; the audit record of this request is about another request, such as a start or an event."""
+
+    workflow: str
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendEvent:
+    """Send an event of an actor, so that the request has an audit record. ``ControlResult.sent`` has the result."""
+
+    event: NewEvent
+
+    @property
+    def workflow(self) -> str:
+        return self.event.workflow
+
+    @property
+    def instance_id(self) -> str:
+        return self.event.instance_id
 
 
 class Audit(NamedTuple):
@@ -164,7 +209,8 @@ class AuditRow(NamedTuple):
     outcome: str
 
 
-class AuditQuery(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AuditQuery(Query[list[AuditRow]]):
     """A page of records, the newest first: of one target, or of all."""
 
     target: str | None = None
@@ -173,12 +219,12 @@ class AuditQuery(NamedTuple):
     limit: int = 25
 
 
-DONE, REFUSED = "done", "refused"
-"""Outcomes of audited requests. The outcome of ``ContinueRun`` names the new run instead."""
+DONE, REFUSED, DUPLICATE = "done", "refused", "duplicate"
+"""Outcomes of audited requests; DUPLICATE: the event was sent before. That of ``ContinueRun`` names the new run."""
 
 ControlRequest = (
     PauseRun | ResumeRun | TerminateRun | CancelRun | RestartRun | RedeliverOutbox | MoveRun | ContinueRun | ResolveStep
-    | DeleteInstance
+    | ResolveUnit | DeleteInstance | RecordAction | SendEvent
 )  # fmt: skip
 
 
@@ -192,3 +238,5 @@ class ControlResult(NamedTuple):
     """With RedeliverOutbox: the number of events that are due again."""
     refused: bool = False
     """True if the state of the run does not allow the request; nothing was changed."""
+    sent: Sent | None = None
+    """With SendEvent."""

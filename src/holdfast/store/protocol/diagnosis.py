@@ -17,7 +17,7 @@ class Severity(StrEnum):
 class Finding(NamedTuple):
     severity: Severity
     check: str
-    """What was checked, in one or two words."""
+    """The subject of the check, in one or two words."""
     text: str
     fix: str | None = None
     """A command or an instruction."""
@@ -97,7 +97,7 @@ def examine_counts(counts: Counts, *, retention: bool | None) -> Iterator[Findin
 def examine_waiting(
     waiting: Sequence[Waiting], queues: frozenset[str], versions: frozenset[str], known: frozenset[str] | None
 ) -> Iterator[Finding]:
-    """Findings about tasks that nobody claims.
+    """Findings about tasks that no worker claims.
 
     ``queues`` and ``versions`` of the living workers; ``known``: the workflows of the app, if there is one.
     """

@@ -6,8 +6,11 @@ run are therefore delivered in order, and an event that cannot be delivered does
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from holdfast.store.protocol.requests import OutboxRequest, Query
 
 
 class Outbound(NamedTuple):
@@ -46,12 +49,11 @@ class OutboxRow:
     """The trace context of the turn that published the event."""
 
 
-class OutboxClaimRequest(NamedTuple):
-    """The worker that claims, its lease, and the maximum number of events."""
+@dataclass(frozen=True, slots=True)
+class OutboxQuery(Query[list[OutboxRow]]):
+    """All outbound events of a run, in their order."""
 
-    owner: str
-    lease_ms: int
-    limit: int
+    run: int
 
 
 @dataclass(slots=True)
@@ -59,6 +61,19 @@ class OutboxClaim:
     rows: list[OutboxRow]
     next_due: int | None
     """When the next event can be claimed; None if no event is pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOutbox(OutboxRequest[OutboxClaim]):
+    """Claim due outbound events: of each run the first pending event, unless it has an owner with a valid lease.
+
+    Claiming an event whose owner's lease has expired counts an attempt.
+    """
+
+    owner: str
+    lease_ms: int
+    limit: int
+    """Maximum number of events."""
 
 
 class Delivered(NamedTuple):
@@ -75,3 +90,14 @@ class DeliveryFailure(NamedTuple):
     n: int
     error: str
     run_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOutbox(OutboxRequest[int]):
+    """Record the outcomes of deliveries; the reply is the number of outcomes recorded.
+
+    Events that ``owner`` no longer owns are ignored.
+    """
+
+    owner: str
+    outcomes: Sequence[Delivered | DeliveryFailure]

@@ -2,12 +2,12 @@
 
 A **limit** has a name, a maximum of concurrent permits (``concurrency``) and a maximum rate (``Pace``); both hold for
 each key of the limit separately. A **permit** is the right of one attempt, unit or run to be in progress under all of
-its limits. It *waits*, is *granted*, and is *held* from the moment its owner learns of the grant. A granted or held
-permit counts towards all of its limits; a waiting permit counts towards none.
+its limits. It *waits*, is *granted*, and is *held* once an exchange has reported the grant to its owner. A granted or
+held permit counts towards all of its limits; a waiting permit counts towards none.
 
 A permit belongs to its task. Every write that ends the ownership of the task (release, loss, pause, end, takeover)
 deletes the task's permits in the same transaction, by triggers of the database; the exceptions are permits that were
-parked under this very ownership, and held permits that are kept until the end of the run (``PermitRequest.until_end``).
+parked under the claim that ends, and held permits that are kept until the end of the run (``PermitRequest.until_end``).
 
 Permits with equal limits and keys form a **group**. All permits of a group wait for the same limit, so only groups are
 moved when a limit has room. A group waits at a limit that has no room (the *blocking* limit). The exceptions are
@@ -22,6 +22,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from holdfast.store.protocol.control import Audit
+from holdfast.store.protocol.requests import Query
 from holdfast.store.protocol.units import TaskRef
 
 
@@ -192,3 +193,10 @@ class PermitPosition(NamedTuple):
     waiting: int
     ready_at: int | None
     """When the rate has room; None: the permit waits for a permit to be returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermitPositionsQuery(Query[list[PermitPosition]]):
+    """The waiting permits of a run, with the limits that have no room."""
+
+    run: int

@@ -1,4 +1,4 @@
-"""Deletion of finished runs: ``PruneRequest`` and ``Pruned``."""
+"""Deletion of finished runs: ``PruneRuns`` and ``Pruned``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.model import Status
+from holdfast.store.protocol.requests import MaintenanceRequest
 
 LARGE_RUN = 100
 """Number of facts, log lines or events above which the rows of a run are deleted in several transactions."""
@@ -25,14 +26,30 @@ class PrunePosition(NamedTuple):
 _START = PrunePosition()
 
 
+class Pruned(NamedTuple):
+    runs: int
+    """Number of deleted runs."""
+    next: PrunePosition | None
+    """Where the next request continues; None: there are no more such runs."""
+    stored: int
+    """About how many runs are stored."""
+    free_pages: int = 0
+    """With ``compact``: pages that can still be returned to the file system."""
+    seconds: float = 0.0
+    """How long the transaction held its locks, without the time for which it waited."""
+
+
 @dataclass(frozen=True, slots=True)
-class PruneRequest:
+class PruneRuns(MaintenanceRequest[Pruned]):
     """Delete runs with one status that ended long ago, at most ``limit``.
 
     The current run of an instance is deleted together with all earlier runs of the instance, and its id is free again.
     An earlier run is deleted alone; if the current run belongs to the same line, the keys of its events are kept, so
     that an event that is sent again is still recognised. A run is not deleted while its parent has not ended, or while
     it has outbound events that are not delivered.
+
+    The transaction is short enough not to delay others noticeably. The rows of a large run are deleted in several
+    transactions: such a request examines no runs, and the reply has its own position.
     """
 
     workflow: str | None
@@ -50,16 +67,3 @@ class PruneRequest:
     """Only count the runs."""
     compact: bool = False
     """Return all free space of the file to the file system; else only what exceeds a tenth of the file."""
-
-
-class Pruned(NamedTuple):
-    runs: int
-    """Number of deleted runs."""
-    next: PrunePosition | None
-    """Where the next request continues; None: there are no more such runs."""
-    stored: int
-    """About how many runs are stored."""
-    free_pages: int = 0
-    """With ``compact``: pages that can still be returned to the file system."""
-    seconds: float = 0.0
-    """How long the transaction held its locks, without the time for which it waited."""

@@ -2,7 +2,7 @@
 
 A queue exists as soon as a run names it. It has a row only if the code declares it or if it was paused. No task of a
 **paused** queue is claimed, whatever makes the task due: a start, an event, a timer, the release of a lost lease.
-Tasks that workers own at the time of the pause go on. Runs whose time has expired are still claimed, to be ended.
+Tasks that workers own at the time of the pause continue. Runs whose time has expired are still claimed, to be ended.
 """
 
 from __future__ import annotations
@@ -42,11 +42,26 @@ class MoveQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainWorker:
+    """Drain a registered worker, or end its drain. The worker reads the change with its next heartbeat.
+
+    A draining worker claims nothing and gives up its turns once their calls in flight have ended, so that its process
+    can be stopped without interrupting a step. The drain ends with the registration of the worker.
+    """
+
+    worker: str
+    draining: bool
+    audit: Audit | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadQueues:
-    """Read the queues that have a row."""
+    """Read the queues that have a row, and whether a worker is draining."""
+
+    worker: str | None = None
 
 
-QueueRequest = DeclareQueues | PauseQueue | MoveQueue | ReadQueues
+QueueRequest = DeclareQueues | PauseQueue | MoveQueue | DrainWorker | ReadQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,8 @@ class QueueReply:
     queues: tuple[QueueRecord, ...]
     moved: int = 0
     """Number of runs whose tasks were moved."""
+    draining: bool = False
+    """True if the worker of ``ReadQueues`` is draining."""
 
     @property
     def paused(self) -> frozenset[str]:

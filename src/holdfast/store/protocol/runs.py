@@ -15,6 +15,7 @@ from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
     from holdfast.store.protocol.commits import Commit, Committed
+    from holdfast.store.protocol.permits import LimitKey
     from holdfast.store.protocol.tasks import Claim
 
 MAX_CLOCK_SKEW_MS = 200
@@ -213,6 +214,8 @@ class NewRun:
     version: str | None = None
     pinned: bool = False
     """With ``version``: only workers of that version claim the run."""
+    fair_key: LimitKey | None = None
+    """The fair limit of the run, and its key: keys are claimed in turn. The run is created without an owner."""
     policy: StartPolicy | None = None
     """The policy that decides whether the start makes a run. It has no owner, and is alone in its call."""
 
@@ -227,8 +230,8 @@ class NewRun:
 
     @property
     def run_owner(self) -> str | None:
-        """First owner of unit 0; None for a delayed run, which is not due yet, and for a run with units."""
-        return None if self.units or self.delay_ms > 0 else self.owner
+        """First owner of unit 0; None for a run that is not due yet, has to wait for its turn, or has units."""
+        return None if self.units or self.delay_ms > 0 or self.fair_key is not None else self.owner
 
     def claimed_units(self) -> list[NewUnit]:
         """The units that are created claimed."""

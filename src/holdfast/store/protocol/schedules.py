@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from holdfast.core.model import Status
 from holdfast.store.protocol.control import Audit
+from holdfast.store.protocol.requests import Query
 from holdfast.store.protocol.runs import Created, NewRun
 
 KEPT_TICKS = 100
@@ -95,13 +96,15 @@ REMOVED = "removed"
 """The declaration of a schedule that the code no longer declares."""
 
 
-class ScheduleByName(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScheduleByName(Query[list[ScheduleRow]]):
     name: str
     ticks: int = 0
-    """Number of the newest ticks to read; 0: the open and the queued ones, as ``due_schedules`` does."""
+    """Number of the newest ticks to read; 0: the open and the queued ones, as ``DueQuery`` does."""
 
 
-class SchedulePage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SchedulePage(Query[list[ScheduleRow]]):
     """Schedules in the order of their names."""
 
     after: str = ""
@@ -115,14 +118,6 @@ class SchedulePage(NamedTuple):
 ScheduleQuery = ScheduleByName | SchedulePage
 
 
-class DueRequest(NamedTuple):
-    workflows: Sequence[str]
-    """The workflows that the caller can start."""
-    limit: int
-    names: Sequence[str] = ()
-    """Also these schedules, whether or not they are due."""
-
-
 class DueSchedules(NamedTuple):
     rows: list[ScheduleRow]
     """Due schedules with their open ticks and the first of their queued ticks."""
@@ -130,6 +125,17 @@ class DueSchedules(NamedTuple):
     """When the next schedule of these workflows is due; may be in the past if there are more than ``limit``."""
     now: int
     """The time of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueQuery(Query[DueSchedules]):
+    """Schedules whose time has come, the longest overdue first, with their open and queued ticks."""
+
+    workflows: Sequence[str]
+    """The workflows that the caller can start."""
+    limit: int
+    names: Sequence[str] = ()
+    """Names of schedules to return whether or not they are due."""
 
 
 MAX_QUEUED = 100

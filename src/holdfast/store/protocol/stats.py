@@ -1,7 +1,7 @@
 """Statistics of a database: counts of runs, the state of the queues, throughput, errors and durations of steps.
 
 The cost of a read does not depend on the number of finished runs. Runs that ended are counted by **tallies**, stored
-counts of all runs that ended up to a *watermark*; a read adds the runs that ended since. ``Store.tally`` moves the
+counts of all runs that ended up to a *watermark*; a read adds the runs that ended since. ``Tally`` moves the
 watermark forward. A retry adds one to the tally of retried runs, which a read subtracts; the end of a run that was
 retried stays in the numbers of ends by time and in those of errors.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from holdfast.store.protocol.requests import MaintenanceRequest, Query
 
 TALLY_MARGIN_MS = 30_000
 """The watermark stays this far behind the store's clock: a transaction may take time from its end of a run to its
@@ -94,7 +96,7 @@ class StoreStats:
     """The store's time of the read."""
     runs: Sequence[RunCount] = ()
     """Runs by workflow and status, including those that have a successor, except runs that were retried: the successor
-    of a retried run goes on from its history, and is counted in its place."""
+    of a retried run continues from its history, and is counted in its place."""
     queues: Sequence[QueueCount] = ()
     workers_alive: int = 0
     ended_last_minute: int = 0
@@ -111,13 +113,27 @@ class StoreStats:
     """Not summed: a minute may have several counts of the same kind."""
 
 
-class StatsQuery(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StatsQuery(Query[StoreStats]):
+    """Statistics of the database; the cost does not depend on the number of finished runs."""
+
     details: bool = False
     """Read also the numbers of starts, the errors and the slowest steps."""
     attention: bool = False
     """Read also the runs that need attention. The cost grows with the number of open runs."""
     minutes: int = 0
     """Read also the counts of this many minutes before now, at most ``MAX_MINUTES``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally(MaintenanceRequest[bool]):
+    """Move the watermark of the tallies; the reply is True if there is more to count.
+
+    A repeated request has no effect for ``TALLY_PAUSE_MS``.
+    """
+
+    limit: int
+    """Approximate maximum number of runs of each workflow and status."""
 
 
 @dataclass(slots=True)

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from holdfast.core.facts import Fact, MailboxPage, StoredEvent, StoredLog
 from holdfast.ports import Clock
 from holdfast.store.protocol.blobs import BlobRequest
 from holdfast.store.protocol.bulk import BulkJobRow, BulkRequest
 from holdfast.store.protocol.commits import Commit, Committed, LateResults, LiveTransaction
-from holdfast.store.protocol.control import Audit, AuditQuery, AuditRow, ControlRequest, ControlResult
+from holdfast.store.protocol.control import Audit, ControlRequest, ControlResult
 from holdfast.store.protocol.failovers import Failovers
-from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
 from holdfast.store.protocol.permits import (
     LimitRecord,
     LimitRequest,
     PermitExchange,
-    PermitPosition,
     PermitReply,
 )
-from holdfast.store.protocol.prune import Pruned, PruneRequest
 from holdfast.store.protocol.queues import QueueReply, QueueRequest
-from holdfast.store.protocol.reads import FactsQuery, MailboxQuery, Migrated, PageQuery, Relations, RunQuery
-from holdfast.store.protocol.runs import Claimant, Created, NewEvent, NewRun, Reply, RunRecord, Sent
+from holdfast.store.protocol.reads import Migrated
+from holdfast.store.protocol.requests import MaintenanceRequest, OutboxRequest, Query
+from holdfast.store.protocol.runs import Claimant, Created, NewEvent, NewRun, Sent
 from holdfast.store.protocol.schedules import (
-    DueRequest,
-    DueSchedules,
     ScheduleChange,
     ScheduleChanged,
-    ScheduleQuery,
-    ScheduleRow,
 )
-from holdfast.store.protocol.stats import StatsQuery, StoreStats
 from holdfast.store.protocol.streams import (
-    PruneStreams,
-    StreamHead,
-    StreamPage,
-    StreamQuery,
     StreamWrite,
     StreamWritten,
 )
@@ -48,21 +36,20 @@ from holdfast.store.protocol.tasks import (
     Heartbeat,
     HeldTask,
     Lease,
-    Snapshot,
-    VersionCount,
     WorkerProfile,
-    WorkerRecord,
 )
 from holdfast.store.protocol.units import Advance, Advanced, TaskRef
+
+R = TypeVar("R")
 
 
 class Store(Protocol):
     """One database. All intents may be called concurrently; a batch is one transaction.
 
-    Requests with the same kind of result are one intent (``control``, ``runs``), and the type of the request says what
-    is requested. Intents with different results or guarantees are separate: ``heartbeat`` renews leases and returns all
-    owned tasks, while ``fetch_signals`` is polled and usually writes nothing; ``events`` and ``logs`` return different
-    rows. No intent returns the time, because ``clock`` does without a query.
+    ``read`` takes every query; the type of a query states the type of its reply. A write is a separate intent if it has
+    guarantees of its own: ``heartbeat`` renews leases and returns all owned tasks, while ``fetch_signals`` is polled
+    and usually writes nothing. Writes that are variants of one operation are requests of one intent (``control``,
+    ``queues``, ``maintain``). No intent returns the time, because ``clock`` does without a query.
     """
 
     # --- lifecycle
@@ -165,16 +152,6 @@ class Store(Protocol):
         """
         ...
 
-    async def read_stream(self, query: StreamQuery) -> StreamPage: ...
-
-    async def streams(self, run: int) -> list[StreamHead]:
-        """The streams of a run, in the order of their names."""
-        ...
-
-    async def prune_streams(self, request: PruneStreams) -> int:
-        """Delete streams of finished runs in one transaction; returns their number."""
-        ...
-
     # --- workers and leases
 
     async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
@@ -215,12 +192,8 @@ class Store(Protocol):
         """Release tasks whose lease has expired and count a loss; pause a run at ``max_losses`` losses in a row."""
         ...
 
-    async def prune(self, request: PruneRequest) -> Pruned:
-        """Delete finished runs, in a transaction that is short enough not to delay others noticeably.
-
-        The rows of a large run are deleted in several transactions: such a request examines no runs, and returns its
-        own position.
-        """
+    async def maintain(self, request: MaintenanceRequest[R]) -> R:
+        """Do a part of the upkeep of the database: ``PruneRuns``, ``PruneStreams`` or ``Tally``."""
         ...
 
     # --- blobs
@@ -243,41 +216,17 @@ class Store(Protocol):
         """
         ...
 
-    async def permit_positions(self, run: int) -> list[PermitPosition]:
-        """The waiting permits of a run, with the limits that have no room."""
-        ...
-
     async def queues(self, request: QueueRequest) -> QueueReply:
         """Declare, pause, resume, move or read queues. Workers are notified of every change."""
         ...
 
     # --- the outbox
 
-    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
-        """Claim due outbound events: of each run the first pending event, unless it has an owner with a valid lease.
-
-        Claiming an event whose owner's lease has expired counts an attempt.
-        """
-        ...
-
-    async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
-        """Record the outcomes of deliveries. Events that ``owner`` no longer owns are ignored.
-
-        Returns the number of outcomes recorded.
-        """
-        ...
-
-    async def outbox(self, run: int) -> list[OutboxRow]:
-        """All outbound events of a run, in their order."""
+    async def outbox(self, request: OutboxRequest[R]) -> R:
+        """Claim outbound events (``ClaimOutbox``), or record the outcomes of their deliveries (``SettleOutbox``)."""
         ...
 
     # --- schedules
-
-    async def due_schedules(self, request: DueRequest) -> DueSchedules:
-        """Schedules whose time has come, the longest overdue first, with their open and queued ticks."""
-        ...
-
-    async def schedules(self, query: ScheduleQuery) -> list[ScheduleRow]: ...
 
     async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
         """Change schedules whose revision is the expected one, and create the runs of their ticks.
@@ -289,53 +238,8 @@ class Store(Protocol):
 
     # --- reads
 
-    async def runs(self, query: RunQuery) -> list[RunRecord]:
-        """Runs by their ids, by the name of their instance, or by filters."""
-        ...
-
-    async def facts(self, query: FactsQuery) -> list[Fact]:
-        """Facts of a run, ordered by state, key and n."""
-        ...
-
-    async def events(self, query: PageQuery) -> list[StoredEvent]: ...
-
-    async def logs(self, query: PageQuery) -> list[StoredLog]: ...
-
-    async def load(self, run: int) -> Snapshot:
-        """The data that a replay needs besides the claim."""
-        ...
-
-    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
-        """A page of the mailbox: the oldest undelivered events."""
-        ...
-
-    async def reply(self, run: int, dedup: str) -> Reply | None:
-        """The reply of any run of this run's line (see ``NextRun``) to the event with this key; None: none yet."""
-        ...
-
-    async def audit(self, query: AuditQuery) -> list[AuditRow]:
-        """Records of control requests, the newest first."""
-        ...
-
-    async def relations(self, run: int) -> Relations: ...
-
-    async def workers(self) -> list[WorkerRecord]:
-        """All registered workers, in the order of their registration."""
-        ...
-
-    async def versions(self) -> list[VersionCount]:
-        """The number of unfinished runs by version, runs without a version last."""
-        ...
-
-    async def stats(self, query: StatsQuery) -> StoreStats:
-        """Statistics of the database; the cost does not depend on the number of finished runs."""
-        ...
-
-    async def tally(self, limit: int) -> bool:
-        """Move the watermark of the tallies, by at most about ``limit`` runs of each workflow and status.
-
-        True if there is more to count. A repeated call has no effect for ``TALLY_PAUSE_MS``.
-        """
+    async def read(self, query: Query[R]) -> R:
+        """Return what a query describes; ``docs/architecture.md`` lists the queries."""
         ...
 
     async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:

@@ -2,7 +2,8 @@
 
 A stream is a name in a run. Its items have offsets from 1 that the store assigns when it writes them. Items are stored
 in **chunks**: one row holds up to ``CHUNK_ITEMS`` items of one writer, and grows until it is full, so that a stream of
-tokens does not cost a row per token. The writers of a stream are the attempts of steps, and the workflow's own code.
+tokens does not cost a row per token. An item in a blob has a chunk of its own, whose reference the database counts. The
+writers of a stream are the attempts of steps, and the workflow's own code.
 
 An attempt writes while it runs (``write_streams``), under the fence of its task. Its items belong to the final output
 if the attempt succeeds: the commit or advance with the outcome of the attempt contains a SETTLEMENT fact. Without this
@@ -15,11 +16,13 @@ A **close marker** is an item without a value. The stream ends at the first mark
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import StepType
+from holdfast.store.protocol.requests import MaintenanceRequest, Query
 from holdfast.store.protocol.units import TaskRef
 
 CHUNK_ITEMS = 100
@@ -92,7 +95,15 @@ class StreamChunk(NamedTuple):
                 yield offset, at, value
 
 
-class StreamQuery(NamedTuple):
+class StreamPage(NamedTuple):
+    chunks: Sequence[StreamChunk]
+    """In the order of their offsets. The first one may begin before the requested offset."""
+    ended: bool
+    """True if the run has ended, or does not exist: no chunk follows those of this page and later ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamQuery(Query[StreamPage]):
     """The chunks of a stream that have items after an offset."""
 
     run: int
@@ -100,13 +111,6 @@ class StreamQuery(NamedTuple):
     after: int = 0
     limit: int = 64
     """Maximum number of chunks."""
-
-
-class StreamPage(NamedTuple):
-    chunks: Sequence[StreamChunk]
-    """In the order of their offsets. The first one may begin before the requested offset."""
-    ended: bool
-    """True if the run has ended, or does not exist: no chunk follows those of this page and later ones."""
 
 
 class StreamHead(NamedTuple):
@@ -122,8 +126,16 @@ class StreamHead(NamedTuple):
     """Steps whose successful attempts closed the stream; None: the workflow's code."""
 
 
-class PruneStreams(NamedTuple):
-    """Delete the streams of finished runs of a workflow."""
+@dataclass(frozen=True, slots=True)
+class StreamHeadsQuery(Query[list[StreamHead]]):
+    """The streams of a run, in the order of their names."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class PruneStreams(MaintenanceRequest[int]):
+    """Delete streams of finished runs of a workflow; the reply is their number."""
 
     workflow: str
     age_ms: int
@@ -159,14 +171,25 @@ def unpack(data: bytes) -> Iterator[tuple[int, bytes]]:
         position = begin + length + 1
 
 
+_REFERENCE = b'"blobs":['
+_HEAD = 40
+"""More bytes than the time and the length of an item take."""
+
+
+def holds_blob(item: bytes) -> bool:
+    """True if the value of an item is an envelope that refers to a blob. Such an item has a chunk of its own."""
+    return _REFERENCE in item and b"  {" in item[:_HEAD]
+
+
 def chunked(items: Iterable[bytes], items_left: int, bytes_left: int) -> Iterator[list[bytes]]:
     """Split items into chunks. The first one fills the room that the last stored chunk has, and may be empty."""
     chunk: list[bytes] = []
     for item in items:
-        if items_left <= 0 or bytes_left <= 0:
+        alone = holds_blob(item)
+        if alone or items_left <= 0 or bytes_left <= 0:
             yield chunk
             chunk, items_left, bytes_left = [], CHUNK_ITEMS, CHUNK_BYTES
         chunk.append(item)
-        items_left -= 1
+        items_left -= CHUNK_ITEMS if alone else 1
         bytes_left -= len(item)
     yield chunk

@@ -48,6 +48,10 @@ class WorkerRecord:
     """The time of the worker's last heartbeat."""
     alive: bool
     """True if the worker's lease has not expired."""
+    draining: bool = False
+    """True if the worker was told to claim nothing and to give up its turns (``DrainWorker``)."""
+    held: int = 0
+    """Number of tasks that the worker owns."""
 
 
 class VersionCount(NamedTuple):

@@ -76,7 +76,7 @@ TABLES = (
         "items",
         text="workflow queue topics expiry pin single gather",
         free="key",
-        flag="lost",
+        flag="lost has_tokens",
     ),
     _table(
         "fact",
@@ -123,6 +123,10 @@ TABLES = (
     ),
     _table("tick", "schedule n", int="n tick at", text="schedule cause overlap state workflow instance_id"),
     _table("limit", "name", int="concurrency rate_count rate_ms burst", text="name weights declared", flag="fair"),
+    # The theoretical arrival times of rates. The use of a limit is counted from the permits.
+    _table("limit_use", "name key", text="name key", int="tat"),
+    # Permits that runs hold until their end. All others belong to tasks that a worker owns, or wait. ``limits``: JSON.
+    _table("permit", "run unit step attempt", int="run unit attempt priority", free="step", text="limits"),
     _table("queue", "name", text="name", flag="paused declared"),
     _table("blob", "id", text="id", int="refs at", flag="used"),
     _table("blob_chunk", "id n", text="id", int="n", bytes="data"),

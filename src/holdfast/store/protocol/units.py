@@ -26,6 +26,11 @@ transaction that terminates or cancels a graph writes a TOMBSTONE fact with the 
 """
 
 
+def first_unit(kind: str) -> int:
+    """The unit whose first turn begins a run of this kind."""
+    return 1 if kind == GRAPH else 0
+
+
 class TaskRef(NamedTuple):
     """A claimed task: the four values that the fence compares for every write of a turn."""
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol import Advance, Advanced, Claimant, Signal, TaskRef, UnitRelease
-from holdfast.store.sqlite.commit import deliver
-from holdfast.store.sqlite.control import set_paused
+from holdfast.store.sqlite.mailbox import deliver
+from holdfast.store.sqlite.pausing import set_paused
 from holdfast.store.sqlite.queues import paused_queues
 from holdfast.store.sqlite.rows import encode_text, fact_rows, log_rows
 from holdfast.store.sqlite.sql import statements
@@ -70,6 +70,16 @@ def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
     return Advanced(applied, claimer.claimed, claimer.due)
 
 
+def write_unowned(tx: Tx, one: Advance, *, paused: bool) -> bool:
+    """Write the outcome of a unit without a claim, and delete the unit's task. False: the unit has no task any more."""
+    if not _read_ownerships(tx, [one]):
+        return False
+    batch = _Batch(tx, _Claimer(tx, None, 0))
+    batch.add_unfenced(one, paused=paused)
+    batch.write()
+    return True
+
+
 def _is_paused(tx: Tx, request: AdvanceRequest) -> bool:
     """True if a queue is paused in which a run of the request is. No unit of the request is claimed then."""
     if not request.claim_limit or not paused_queues(tx):
@@ -102,11 +112,12 @@ def _read_ownerships(tx: Tx, advances: Sequence[Advance]) -> dict[Unit, _Ownersh
 class _Claimer:
     """Claims units that become due, up to a limit."""
 
-    def __init__(self, tx: Tx, claimant: Claimant, claim_limit: int) -> None:
+    def __init__(self, tx: Tx, claimant: Claimant | None, claim_limit: int) -> None:
+        """``claimant``: None if nothing is claimed."""
         self._tx = tx
         self._claims_left = max(claim_limit, 0)
-        self._owner_lease = OwnerLease(claimant.owner, tx.now + claimant.lease_ms)
-        self._pins = ("", claimant.version)
+        self._owner_lease = None if claimant is None else OwnerLease(claimant.owner, tx.now + claimant.lease_ms)
+        self._pins = ("",) if claimant is None else ("", claimant.version)
         self.claimed: list[TaskRef] = []
         self.due = False
         """True if more units became due than were claimed."""
@@ -116,18 +127,21 @@ class _Claimer:
 
         Units of a run that was moved to another version are left to workers of that version.
         """
+        if self._owner_lease is None:
+            self._leave_unclaimed(ready)
+            return
         units = [one for one in ready if one.unit]
         fitting = [one for one in units if one.pin in self._pins]
         claimed, left = fitting[: self._claims_left], fitting[self._claims_left :]
         left += [one for one in units if one.pin not in self._pins]
         self._claims_left -= len(claimed)
-        self._claim([*claimed, *(one for one in ready if one.unit == 0)])
+        self._claim([*claimed, *(one for one in ready if one.unit == 0)], self._owner_lease)
         self._leave_unclaimed(left)
 
-    def _claim(self, ready: Sequence[_UnitTask]) -> None:
+    def _claim(self, ready: Sequence[_UnitTask], owner_lease: OwnerLease) -> None:
         if not ready:
             return
-        now, owner_lease = self._tx.now, self._owner_lease
+        now = self._tx.now
         starts = [Start(one.run, one.key, one.epoch + 1, next_start(now, one.started_at)) for one in ready]
         rows = [
             (one.run, one.unit, now, *_DUE, *owner_lease, start.epoch, start.at if one.unit else None)
@@ -167,6 +181,13 @@ class _Batch:
     def add(self, advances: Sequence[Advance]) -> list[bool]:
         ownerships = _read_ownerships(self._tx, advances)
         return [self._add(one, ownerships) for one in advances]
+
+    def add_unfenced(self, one: Advance, *, paused: bool) -> None:
+        """Add the rows of an advance that a client writes; ``paused``: the run is paused."""
+        if paused:
+            self._paused_runs.add(one.task.run)
+        self._observe(one)
+        self._change_tasks(one)
 
     def write(self) -> None:
         self._write("insert_fact")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.store.protocol import (
     DONE,
+    DUPLICATE,
     REFUSED,
     Audit,
     AuditQuery,
@@ -28,6 +29,8 @@ def write(tx: Tx, audit: Audit, target: str, outcome: str) -> None:
 def described(request: ControlRequest, result: ControlResult) -> tuple[str, str]:
     """The target and the outcome of a request on a run that exists."""
     outcome = REFUSED if result.refused else DONE
+    if result.sent is not None and result.sent.duplicate:
+        outcome = DUPLICATE
     if isinstance(request, ContinueRun) and not result.refused and result.run is not None:
         outcome = f"{result.run.pid} run {result.run.number}"
     return f"{request.workflow}/{request.instance_id}", outcome

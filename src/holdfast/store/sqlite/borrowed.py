@@ -15,7 +15,7 @@ from holdfast.store.callers import driver_connection
 from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import translate
 from holdfast.store.sqlite.guard import Guard
-from holdfast.store.sqlite.opening import MEMORY, Driver, FileIdentity, identity
+from holdfast.store.sqlite.opening import MEMORY, FileIdentity, SqliteDriver, identity
 from holdfast.store.sqlite.stdlib import StdlibConnection
 from holdfast.store.sqlite.tx import Work, write_transaction
 
@@ -33,7 +33,7 @@ class Borrowed:
     rejections: dict[int, Committed] = field(default_factory=dict)
 
 
-def check(connection: Any, path: str, file: FileIdentity | None, driver: Driver) -> apsw.Connection:
+def check(connection: Any, path: str, file: FileIdentity | None, driver: SqliteDriver) -> apsw.Connection:
     """Check that the connection is open on this store's file; otherwise the rows would be written elsewhere."""
     if path == MEMORY:
         raise InvalidOptionError(
@@ -51,16 +51,18 @@ def check(connection: Any, path: str, file: FileIdentity | None, driver: Driver)
     return found
 
 
-def _driver_connection(connection: Any, path: str, driver: Driver) -> apsw.Connection:
+def _driver_connection(connection: Any, path: str, driver: SqliteDriver) -> apsw.Connection:
     found = driver_connection(connection)
-    if isinstance(found, apsw.Connection) and driver is Driver.APSW:
+    if isinstance(found, apsw.Connection) and driver is SqliteDriver.APSW:
         return found
-    if isinstance(found, sqlite3.Connection) and driver is Driver.SQLITE3:
+    if isinstance(found, sqlite3.Connection) and driver is SqliteDriver.SQLITE3:
         return cast("apsw.Connection", CallersConnection(found))
     if not isinstance(found, apsw.Connection | sqlite3.Connection):
-        wanted = "apsw.Connection" if driver is Driver.APSW else "sqlite3.Connection, or a SQLAlchemy session on one,"
+        wanted = (
+            "apsw.Connection" if driver is SqliteDriver.APSW else "sqlite3.Connection, or a SQLAlchemy session on one,"
+        )
         raise InvalidOptionError(f"connection= must be an {wanted} to {path}, not {type(connection).__name__}")
-    other = Driver.SQLITE3 if driver is Driver.APSW else Driver.APSW
+    other = SqliteDriver.SQLITE3 if driver is SqliteDriver.APSW else SqliteDriver.APSW
     raise InvalidOptionError(
         f"connection= is a connection of {other}, but this store opened {path} with {driver}. Two copies of SQLite in "
         f"one process do not see each other's locks, and damage the file: open the app with ?driver={other} in its URL"
@@ -108,10 +110,19 @@ def _in_transaction(connection: apsw.Connection) -> bool:
     return connection.in_transaction
 
 
+_LOCK = "UPDATE holdfast_meta SET value = value WHERE false"
+"""Takes the write lock, and waits for it.
+
+A call reads before it writes. In a transaction that the caller began without IMMEDIATE, a write after a read fails at
+once if another process wrote in between (``SQLITE_BUSY_SNAPSHOT``).
+"""
+
+
 @contextmanager
 def _savepoint(connection: apsw.Connection) -> Iterator[None]:
     connection.execute("SAVEPOINT holdfast_call")
     try:
+        connection.execute(_LOCK)
         yield
     except BaseException:
         if connection.in_transaction:  # some errors, such as a full disk, roll the caller's transaction back

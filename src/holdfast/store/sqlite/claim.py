@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, MailboxPage, TaskRef
+from holdfast.store.sqlite import fair_keys
 from holdfast.store.sqlite.mailbox import EMPTY, mailbox_pages
 from holdfast.store.sqlite.reads import records_by_run
 from holdfast.store.sqlite.sql import statements
@@ -53,16 +54,29 @@ def claim(tx: Tx, request: ClaimRequest) -> ClaimResult:
     if request.run is not None:
         return _claim_units(tx, request, request.run)
     overdue = _overdue(tx, request) if request.limit else []
+    by_key = _claim_by_key(tx, request, -(-request.limit // 2))  # the rest is for other workflows of the queues
     lanes = _lanes(tx, request)
-    due = _due(tx, lanes, request.limit)
-    if not due:
+    due = _due(tx, lanes, request.limit - len(by_key))
+    if not due and not by_key:
         return ClaimResult((), _next_due(tx, lanes), tx.now, overdue)
     _claim_tasks(tx, due, request)
-    if due[-1].bucket == SUSPECT_BUCKET:
+    if due and due[-1].bucket == SUSPECT_BUCKET:
         request = replace(request, suspects=False)  # at most one suspect per worker
+    if by_key:
+        due = [*by_key, *due, *_claim_by_key(tx, request, request.limit - len(by_key) - len(due))]
     runs = [task.run for task in due if task.unit == 0]
     claims = _claims(tx, due, request.owner, mailbox_pages(tx, runs) if runs else {})
     return ClaimResult(claims, _next_due(tx, _lanes(tx, request)), tx.now, overdue)
+
+
+def _claim_by_key(tx: Tx, request: ClaimRequest, room: int) -> list[_Due]:
+    """Claim runs that have not begun, of workflows whose keys are claimed in turn."""
+    claimed: list[_Due] = []
+    for rows in fair_keys.due(tx, request, room):
+        found = [_Due(*row) for row in rows]
+        _claim_tasks(tx, found, request)
+        claimed += found
+    return claimed
 
 
 def claim_run(tx: Tx, run: int, claimant: Claimant) -> Claim:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.errors import StateError
 from holdfast.store.protocol import (
     NOTHING_FOLLOWS,
     PLAINLY_APPLIED,
@@ -35,11 +34,12 @@ from holdfast.store.protocol import (
     Verdict,
 )
 from holdfast.store.sqlite import ends
-from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import TransactionRolledBack
+from holdfast.store.sqlite.mailbox import deliver
 from holdfast.store.sqlite.operations import perform, result_facts
 from holdfast.store.sqlite.outbox import outbox_rows
+from holdfast.store.sqlite.pausing import set_paused
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import encode_text, encode_text_or_none, fact_rows, log_rows
 from holdfast.store.sqlite.search import set_attributes
@@ -209,15 +209,6 @@ def _check_fence(exceptions: _Exceptions, task: TaskRef) -> _Ownership | None:
 def _is_progress(one: Commit) -> bool:
     """True if the commit has a RESULT. Recording lost or running attempts is not progress."""
     return any(fact.state == FactState.RESULT for fact in one.observed.facts)
-
-
-def deliver(tx: Tx, rows: Sequence[Row]) -> None:
-    for row in rows:
-        tx.connection.execute(_SQL["deliver"], row)
-        if tx.connection.changes() != 1:
-            raise StateError(
-                f"event {row[1]} of run {row[0]} cannot be consumed: it does not exist, or was consumed before"
-            )
 
 
 class _Batch:

@@ -1,6 +1,6 @@
 """A connection to the file: opened again after it broke, and with its own checkpoints of the WAL.
 
-The connection is also the transaction (``Tx``) in which intents run. This module does not know jobs.
+The connection is also the transaction (``Tx``) in which intents run. This module does not depend on jobs.
 """
 
 from __future__ import annotations

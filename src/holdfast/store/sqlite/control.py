@@ -20,21 +20,23 @@ from holdfast.store.protocol import (
     PauseRun,
     RedeliverOutbox,
     ResolveStep,
+    ResolveUnit,
     RestartRun,
     ResumeRun,
     RunRecord,
+    SendEvent,
     TerminateRun,
     cancel_reason,
 )
 from holdfast.store.sqlite import audit, ends, outbox, repair, successors
+from holdfast.store.sqlite.advance import write_unowned
+from holdfast.store.sqlite.pausing import set_paused
 from holdfast.store.sqlite.reads import find_run, record_of
-from holdfast.store.sqlite.rows import encode_text_or_none
-from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
+from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event, send
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("control")
-_PAUSE = statements("pause")
 RESTARTED = "restarted"
 
 
@@ -51,14 +53,24 @@ def control(tx: Tx, call: ControlCall) -> ControlResult:
 
 
 def _apply(tx: Tx, request: ControlRequest) -> ControlResult:
-    if isinstance(request, ContinueRun):
-        return repair.continue_run(tx, request)
+    match request:
+        case ContinueRun():
+            return repair.continue_run(tx, request)
+        case SendEvent(event):
+            [sent] = send(tx, [event])
+            return ControlResult(sent.run, AffectedRuns(), refused=not sent.accepted, sent=sent)
+        case _:
+            return _apply_to_current(tx, request)
+
+
+def _apply_to_current(tx: Tx, request: ControlRequest) -> ControlResult:
+    """Apply a request on the current run of an instance, or with a number on that run."""
     number = request.number if isinstance(request, RedeliverOutbox) else None
     run = find_run(tx, request.workflow, request.instance_id, number)
     affected = AffectedRuns()
     if run is None:
         return ControlResult(None, affected)
-    match request:
+    match request:  # RecordAction changes nothing
         case PauseRun():
             pause(tx, run)
         case ResumeRun():
@@ -75,6 +87,8 @@ def _apply(tx: Tx, request: ControlRequest) -> ControlResult:
             move(tx, run, request, affected)
         case ResolveStep():
             resolve(tx, run, request, affected)
+        case ResolveUnit():
+            return resolve_unit(tx, run, request)
         case DeleteInstance():
             return repair.delete(tx, run)
     return ControlResult(run, affected, refused=run.status.terminal and isinstance(request, _ON_OPEN_RUNS))
@@ -89,10 +103,11 @@ def resolve(tx: Tx, run: RunRecord, request: ResolveStep, affected: AffectedRuns
         add_effect(affected, run.run, add_event(tx, run, QueuedEvent(RESOLVE, request.payload)))
 
 
-def set_paused(tx: Tx, run: int, note: str | None = None) -> None:
-    """Pause the run. Its task is kept for its epoch, without an owner and never due. Its units are not due either."""
-    tx.connection.execute(_PAUSE["run"], (run, encode_text_or_none(note), tx.now))
-    tx.connection.execute(_PAUSE["task"], (run,))
+def resolve_unit(tx: Tx, run: RunRecord, request: ResolveUnit) -> ControlResult:
+    if run.run != request.advance.task.run or run.status.terminal:
+        return ControlResult(run, AffectedRuns(), refused=True)
+    done = write_unowned(tx, request.advance, paused=run.status is Status.PAUSED)
+    return ControlResult(run, AffectedRuns(work=done), refused=not done)
 
 
 def pause(tx: Tx, run: RunRecord) -> None:
@@ -143,7 +158,9 @@ def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int 
 
 
 def restart(tx: Tx, old: RunRecord, request: RestartRun, affected: AffectedRuns) -> RunRecord:
-    """Create the new run and end the old one; returns the new run."""
+    """Create the new run and end the old one; returns the new run, or the current one if it is not to be restarted."""
+    if request.run is not None and request.run != old.run:
+        return old
     was_running = not old.status.terminal
     expires = successors.expires_in(request.expires_ms, request.expiry, tx.now)
     successor = successors.Successor(old.params, tx.now, 1, expires, request.options, request.units, in_line=False)

@@ -19,7 +19,7 @@ from holdfast.store.protocol import (
     RunRecord,
     StoredEvent,
 )
-from holdfast.store.sqlite import ends
+from holdfast.store.sqlite import ends, fair_keys
 from holdfast.store.sqlite.queues import leave_paused_unclaimed
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import encode_text_or_none
@@ -41,6 +41,11 @@ class _Key(NamedTuple):
     run: int
     instance: int
     number: int
+
+
+def row_count(runs: Sequence[NewRun]) -> int:
+    """Approximate number of rows to insert."""
+    return len(runs) + sum(len(new.units) + len(new.plan) for new in runs)
 
 
 def create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
@@ -140,6 +145,7 @@ def _task_row(run: int, new: NewRun, now: int) -> Row:
 def _created(tx: Tx, key: _Key, new: NewRun, affected: AffectedRuns | None = None) -> Created:
     """Insert the search terms, the parent's watch and the start events of a new run, and return the result."""
     attributes = new.attributes or _NO_ATTRIBUTES
+    fair_keys.join(tx, key.run, new)
     if attributes.search is not None:
         insert_terms(tx, key.run, attributes.terms)
     if new.parent_run is not None:

@@ -1,8 +1,8 @@
 """A connection, the thread that owns it, and its job queue, which implements group commit.
 
 All waiting jobs run in one transaction (``job_runner.py``), and their futures are resolved only after COMMIT has
-returned. This module does not know what the jobs do. An exclusive user has the connection to itself for a while; the
-queue waits.
+returned. This module does not depend on the content of jobs. An exclusive user has the connection to itself for a
+while; the queue waits.
 
 Two hand-overs between threads cost as much as the fsync of a fast disk. The jobs of one iteration of the event loop
 therefore run inline on the event loop's thread, in one transaction, if that is expected to be short: no other job is

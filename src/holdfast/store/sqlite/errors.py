@@ -93,6 +93,11 @@ def translate(error: Exception, path: str, busy_s: float) -> Exception:
 
 
 def _translated(error: apsw.Error, path: str, busy_s: float) -> HoldfastError:
+    if getattr(error, "extendedresult", None) == apsw.SQLITE_BUSY_SNAPSHOT:
+        return StoreBusyError(
+            f"another process has written to {path} since this transaction read from it; nothing was written. Repeat "
+            f"the transaction, and begin it with BEGIN IMMEDIATE (SQLite: {error})"
+        )
     for source, target, text in _TRANSLATIONS:
         if isinstance(error, source):
             return target(f"{text.format(path=path, busy=busy_s)} (SQLite: {error})")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol import SUSPECT_LOSSES, ExpiredTask, Heartbeat, HeldTask, Lease, Signal, TaskRef
 from holdfast.store.sqlite.claim import SUSPECT_BUCKET
-from holdfast.store.sqlite.control import set_paused
+from holdfast.store.sqlite.pausing import set_paused
 from holdfast.store.sqlite.rows import fact_rows
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx

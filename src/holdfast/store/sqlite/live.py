@@ -42,6 +42,8 @@ _ROLLED_BACK = (Verdict.LOST, Verdict.REJECTED)
 class Live:
     """A ``LiveTransaction``. The step calls the first methods; the last section runs on the writer's thread."""
 
+    dialect = "sqlite"
+
     def __init__(self, database: Database) -> None:
         self.database = database
         self._tx = database.tx
@@ -243,3 +245,18 @@ def _statement_error(error: apsw.Error, refusal: str | None) -> Exception:
         name = UniqueConstraintError.__name__
         return UniqueConstraintError(str(error), step="", type=name, kind="UniqueConstraint", retryable=False)
     return error
+
+
+async def begin(database: Database) -> Live:
+    """Open a live transaction. It ends with its commit, its rollback, or the cancellation of this call."""
+    live = Live(database)
+    try:
+        await database.submit(_open, live, Mode.EXCLUSIVE)
+    except asyncio.CancelledError:
+        live.request_end()  # the transaction is open already, or will be opened
+        raise
+    return live
+
+
+def _open(_: Tx, live: Live) -> None:
+    live.open()

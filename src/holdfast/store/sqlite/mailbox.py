@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple
 
-from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, MailboxQuery, Reply, StoredEvent
+from holdfast.errors import StateError
+from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, MailboxQuery, Reply, ReplyQuery, StoredEvent
 from holdfast.store.sqlite.rows import encode_text, stored_event
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -22,9 +22,14 @@ ENGINE_PREFIX = "@"
 """The first character of the types of the engine's own events."""
 
 
-class ReplyQuery(NamedTuple):
-    run: int
-    dedup: str
+def deliver(tx: Tx, rows: Sequence[Row]) -> None:
+    """Mark events as consumed. A row is run, number, time and key."""
+    for row in rows:
+        tx.connection.execute(_SQL["deliver"], row)
+        if tx.connection.changes() != 1:
+            raise StateError(
+                f"event {row[1]} of run {row[0]} cannot be consumed: it does not exist, or was consumed before"
+            )
 
 
 def mailbox_pages(tx: Tx, runs: Sequence[int]) -> dict[int, MailboxPage]:

@@ -39,14 +39,14 @@ class FileIdentity(NamedTuple):
     inode: int
 
 
-class Driver(StrEnum):
+class SqliteDriver(StrEnum):
     """The module that opens connections. A process must not use two copies of SQLite on one file (``stdlib``)."""
 
     APSW = "apsw"
     SQLITE3 = "sqlite3"
 
 
-def writer(path: str, guard: Guard, driver: Driver = Driver.APSW) -> apsw.Connection:
+def writer(path: str, guard: Guard, driver: SqliteDriver = SqliteDriver.APSW) -> apsw.Connection:
     """The connection that writes and checkpoints."""
 
     def configure(connection: apsw.Connection) -> None:
@@ -59,7 +59,7 @@ def writer(path: str, guard: Guard, driver: Driver = Driver.APSW) -> apsw.Connec
     return _connect(path, configure, driver)
 
 
-def reader(path: str, driver: Driver = Driver.APSW) -> apsw.Connection:
+def reader(path: str, driver: SqliteDriver = SqliteDriver.APSW) -> apsw.Connection:
     def configure(connection: apsw.Connection) -> None:
         _set_query_only(connection)
         disable_checkpoint_on_close(connection)
@@ -71,7 +71,7 @@ def disable_checkpoint_on_close(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
-def overwrite_failed_commit(path: str, guard: Guard, driver: Driver = Driver.APSW) -> None:
+def overwrite_failed_commit(path: str, guard: Guard, driver: SqliteDriver = SqliteDriver.APSW) -> None:
     """Commit a transaction that changes nothing, over the frames of a failed commit in the WAL.
 
     Until then, a process that reads the whole WAL again would take the failed commit for a valid one, because its
@@ -155,7 +155,7 @@ def _create_private(path: str) -> None:
         ) from error
 
 
-def _connect(path: str, configure: Callable[[apsw.Connection], None], driver: Driver) -> apsw.Connection:
+def _connect(path: str, configure: Callable[[apsw.Connection], None], driver: SqliteDriver) -> apsw.Connection:
     connection = _open(path, driver)
     try:
         if connection.readonly("main"):  # SQLite falls back to read-only silently
@@ -172,8 +172,8 @@ def _connect(path: str, configure: Callable[[apsw.Connection], None], driver: Dr
     return connection
 
 
-def _open(path: str, driver: Driver) -> apsw.Connection:
-    if driver is Driver.SQLITE3:
+def _open(path: str, driver: SqliteDriver) -> apsw.Connection:
+    if driver is SqliteDriver.SQLITE3:
         opened = StdlibConnection.open(path, cached_statements=_CACHED_STATEMENTS)
         return cast("apsw.Connection", opened)  # it has the methods that the store uses
     return apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=_CACHED_STATEMENTS)

@@ -92,6 +92,8 @@ class _Performer:
                 unwatch(self._tx, self._run.run, target.run, operation.watch)
             case _ if target.status.terminal:
                 return RequestResult.ENDED
+            case CancelRun(children_only=True) if target.parent != ends.pid_of(self._run):
+                pass
             case CancelRun():
                 event = QueuedEvent(CANCEL, operation.payload, sender=ends.pid_of(self._run))
                 request_cancel(self._tx, target, event, operation.deadline_ms, self.done.affected)

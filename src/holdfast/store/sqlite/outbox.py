@@ -6,11 +6,19 @@ events wait behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
-from typing import NamedTuple
 
-from holdfast.store.protocol import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxClaimRequest, OutboxRow
+from holdfast.store.protocol import (
+    ClaimOutbox,
+    Delivered,
+    DeliveryFailure,
+    Outbound,
+    OutboxClaim,
+    OutboxQuery,
+    OutboxRow,
+    SettleOutbox,
+)
 from holdfast.store.sqlite.rows import decode_text, encode_text
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -19,16 +27,11 @@ _SQL = statements("outbox")
 _TEXTS = [index for index, field in enumerate(fields(OutboxRow)) if field.name in ("step", "type", "error")]
 
 
-class OutboxSettlement(NamedTuple):
-    owner: str
-    outcomes: Sequence[Delivered | DeliveryFailure]
-
-
 def outbox_rows(run: int, events: Iterable[Outbound], now: int) -> list[Row]:
     return [(run, encode_text(step), encode_text(type_), payload, now, trace) for type_, payload, step, trace in events]
 
 
-def claim(tx: Tx, request: OutboxClaimRequest) -> OutboxClaim:
+def claim(tx: Tx, request: ClaimOutbox) -> OutboxClaim:
     rows = [_row(row) for row in tx.connection.execute(_SQL["due"], (tx.now, request.limit))]
     until = tx.now + request.lease_ms
     tx.connection.executemany(_SQL["claim"], [(row.run, row.n, request.owner, until, row.attempts) for row in rows])
@@ -40,7 +43,7 @@ def next_due(tx: Tx, _: None = None) -> int | None:
     return found
 
 
-def settle(tx: Tx, settlement: OutboxSettlement) -> int:
+def settle(tx: Tx, settlement: SettleOutbox) -> int:
     return sum(_settle(tx, settlement.owner, outcome) for outcome in settlement.outcomes)
 
 
@@ -59,8 +62,8 @@ def _settle(tx: Tx, owner: str, outcome: Delivered | DeliveryFailure) -> bool:
     return True
 
 
-def outbox(tx: Tx, run: int) -> list[OutboxRow]:
-    return [_row(row) for row in tx.connection.execute(_SQL["of_run"], (run,))]
+def outbox(tx: Tx, query: OutboxQuery) -> list[OutboxRow]:
+    return [_row(row) for row in tx.connection.execute(_SQL["of_run"], (query.run,))]
 
 
 def redeliver(tx: Tx, run: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import LARGE_RUN, LEFTOVER_ROWS, PrunePosition, PruneRequest
+from holdfast.store.protocol import LARGE_RUN, LEFTOVER_ROWS, PrunePosition, PruneRuns
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
@@ -50,7 +50,7 @@ class Candidates(NamedTuple):
     stored: int
 
 
-def find(tx: Tx, request: PruneRequest) -> Candidates:
+def find(tx: Tx, request: PruneRuns) -> Candidates:
     """The runs that are old enough."""
     stored: int = tx.connection.execute(_SQL["stored"]).get
     if request.limit <= 0:
@@ -72,7 +72,7 @@ def _next_workflow(tx: Tx, after: str) -> str | None:
     return name
 
 
-def _find(tx: Tx, request: PruneRequest, workflow: str, stored: int) -> Candidates:
+def _find(tx: Tx, request: PruneRuns, workflow: str, stored: int) -> Candidates:
     before = tx.now - request.age_ms
     if request.keep:
         kept_since = _kept_since(tx, workflow, request.keep)

@@ -9,16 +9,19 @@ from itertools import islice
 
 from holdfast.store.protocol import (
     CurrentRuns,
+    EventsQuery,
     Fact,
     FactsQuery,
-    PageQuery,
+    LogsQuery,
     RunByName,
     RunQuery,
     RunRecord,
     RunsById,
     Snapshot,
+    SnapshotQuery,
     StoredEvent,
     StoredLog,
+    StreamHeadsQuery,
 )
 from holdfast.store.sqlite.rows import encode_text, fact, record, stored_event, stored_log
 from holdfast.store.sqlite.search import page
@@ -84,18 +87,19 @@ def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
     return [record(row) for row in islice(ordered, query.limit)]
 
 
-def load(tx: Tx, run: int) -> Snapshot:
+def load(tx: Tx, query: SnapshotQuery) -> Snapshot:
+    run = query.run
     recorded = facts(tx, FactsQuery(run))
     numbers = [fact.event for fact in recorded if fact.event is not None]
     events: Iterable[StoredEvent] = ()
     if numbers:
         events = map(stored_event, tx.connection.execute(_SQL["events_by_number"], (run, json.dumps(numbers))))
     log_count: int = tx.connection.execute(_SQL["log_count"], (run,)).get
-    return Snapshot(recorded, {event.n: event for event in events}, log_count, heads(tx, run))
+    return Snapshot(recorded, {event.n: event for event in events}, log_count, heads(tx, StreamHeadsQuery(run)))
 
 
 def facts(tx: Tx, query: FactsQuery) -> list[Fact]:
-    run, state, keys = query
+    run, state, keys = query.run, query.state, query.keys
     if state is None:
         return [fact(row) for row in tx.connection.execute(_SQL["facts"], (run,))]
     if keys is None:
@@ -104,17 +108,17 @@ def facts(tx: Tx, query: FactsQuery) -> list[Fact]:
     return [fact(row) for rows in found for row in rows]
 
 
-def events(tx: Tx, query: PageQuery) -> list[StoredEvent]:
+def events(tx: Tx, query: EventsQuery) -> list[StoredEvent]:
     name, bounds = _page("events", query)
     return [stored_event(row) for row in tx.connection.execute(_SQL[name], bounds)]
 
 
-def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
+def logs(tx: Tx, query: LogsQuery) -> list[StoredLog]:
     name, bounds = _page("logs", query)
     return [stored_log(row) for row in tx.connection.execute(_SQL[name], (*bounds, query.level, query.category))]
 
 
-def _page(table: str, query: PageQuery) -> tuple[str, tuple[int, int, int]]:
+def _page(table: str, query: EventsQuery | LogsQuery) -> tuple[str, tuple[int, int, int]]:
     name, edge = (f"{table}_descending", _MAX_INTEGER) if query.descending else (table, 0)
     after = edge if query.after is None else query.after
     return name, (query.run, after, -1 if query.limit is None else query.limit)

@@ -1,4 +1,4 @@
-"""Runs that go on from the recorded history of another run, and the deletion of instances."""
+"""Runs that continue from the recorded history of another run, and the deletion of instances."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def continue_run(tx: Tx, request: ContinueRun) -> ControlResult:
     if request.units:
         tx.connection.execute(_SQL["set_open_nodes"], (new, request.open_nodes))
     _watch(tx, new, request, affected)
+    if request.fork_id is not None:
+        tx.connection.execute(_SQL["delete_watches"], (json.dumps([new]),))
     affected.work = True
     return ControlResult(record_of(tx, new), affected)
 

@@ -11,7 +11,7 @@ from holdfast.store.protocol import (
     DONE,
     KEPT_TICKS,
     MAX_QUEUED,
-    DueRequest,
+    DueQuery,
     DueSchedules,
     NewRun,
     ScheduleByName,
@@ -33,14 +33,14 @@ _PAUSED, _NOTE, _STATUS = 5, 6, 8
 """Positions of columns in the rows of a schedule and of a tick."""
 
 
-def due(tx: Tx, request: DueRequest) -> DueSchedules:
-    workflows = json.dumps(list(request.workflows))
+def due(tx: Tx, query: DueQuery) -> DueSchedules:
+    workflows = json.dumps(list(query.workflows))
     first: int | None = tx.connection.execute(_SQL["first_due"], (workflows,)).get
     rows: list[ScheduleRow] = []
     if first is not None and first <= tx.now:
-        rows = [_schedule(row) for row in tx.connection.execute(_SQL["due"], (workflows, tx.now, request.limit))]
+        rows = [_schedule(row) for row in tx.connection.execute(_SQL["due"], (workflows, tx.now, query.limit))]
     found = {row.name for row in rows}
-    for name in request.names:
+    for name in query.names:
         if name not in found:
             rows += [_schedule(row) for row in tx.connection.execute(_SQL["by_name"], (name,))]
     for row in rows:

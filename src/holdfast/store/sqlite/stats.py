@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats
+from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats, Tally
 from holdfast.store.protocol.stats import (
     MAX_MINUTES,
     TALLY_MARGIN_MS,
@@ -45,12 +45,12 @@ def _attention(row: tuple[Any, ...]) -> AttentionCount:
     return AttentionCount(kind, workflow, None if name is None else decode_text(name), *rest)
 
 
-def tally(tx: Tx, limit: int) -> bool:
+def tally(tx: Tx, request: Tally) -> bool:
     connection, now = tx.connection, tx.now
     mark, newest = connection.execute(_SQL["mark"]).get, now - TALLY_MARGIN_MS
     if newest - mark < TALLY_PAUSE_MS:
         return False
-    part_end = connection.execute(_SQL["part_end"], (mark, newest, limit)).get
+    part_end = connection.execute(_SQL["part_end"], (mark, newest, request.limit)).get
     end = newest if part_end is None else part_end
     oldest = now - MAX_MINUTES * _MINUTE_MS
     connection.execute(_SQL["add"], (mark, end, oldest))

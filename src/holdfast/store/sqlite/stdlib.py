@@ -11,6 +11,7 @@ checkpoints are SQLite's automatic ones.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,8 +82,9 @@ class StdlibConnection:
 
     @property
     def filename(self) -> str:
-        found: str | None = self.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").get
-        return found or ""
+        # Not from the table pragma_database_list: reading it would begin a read of the caller's transaction.
+        _number, _main, file = next(iter(self.execute("PRAGMA database_list")))
+        return os.fsdecode(file or "")  # a caller may read text as bytes
 
     def execute(self, sql: str, bindings: Sequence[Any] = (), /, *, can_cache: bool = True) -> StdlibRows:
         statements = _split(sql)
@@ -106,7 +108,7 @@ class StdlibConnection:
             return StdlibRows([row for one in bindings for row in cursor.execute(sql, one).fetchall()])
 
     def _cursor(self) -> sqlite3.Cursor:
-        """A cursor with plain rows, also on a connection whose owner wants others."""
+        """A cursor with plain rows, also on a connection with another row factory."""
         cursor = sqlite3.Cursor(self._own)
         cursor.row_factory = None
         return cursor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import apsw
 
@@ -20,6 +20,7 @@ from holdfast.store.protocol import (
     BulkJobRow,
     BulkRequest,
     Claimant,
+    ClaimOutbox,
     ClaimRequest,
     ClaimResult,
     Commit,
@@ -27,10 +28,6 @@ from holdfast.store.protocol import (
     ControlRequest,
     ControlResult,
     Created,
-    Delivered,
-    DeliveryFailure,
-    DueRequest,
-    DueSchedules,
     ExpiredTask,
     Failovers,
     Heartbeat,
@@ -40,15 +37,17 @@ from holdfast.store.protocol import (
     LimitRecord,
     LimitRequest,
     LiveTransaction,
+    MaintenanceRequest,
     Migrated,
     NewEvent,
     NewRun,
     OutboxClaim,
-    OutboxClaimRequest,
+    OutboxRequest,
     PermitExchange,
     PermitReply,
     Pruned,
-    PruneRequest,
+    PruneRuns,
+    Query,
     QueueReply,
     QueueRequest,
     ReadLimits,
@@ -56,6 +55,8 @@ from holdfast.store.protocol import (
     ScheduleChange,
     ScheduleChanged,
     Sent,
+    SettleOutbox,
+    Tally,
     TaskRef,
     WorkerProfile,
 )
@@ -82,33 +83,37 @@ from holdfast.store.sqlite import bulk as bulk_jobs
 from holdfast.store.sqlite.advance import AdvanceRequest, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
-from holdfast.store.sqlite.create import create
+from holdfast.store.sqlite.create import create, row_count
 from holdfast.store.sqlite.database import Database, Spawn
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.jobs import Mode
-from holdfast.store.sqlite.live import Live
-from holdfast.store.sqlite.opening import Driver
+from holdfast.store.sqlite.live import Live, begin
+from holdfast.store.sqlite.opening import SqliteDriver
 from holdfast.store.sqlite.predicted import send_predicted
-from holdfast.store.sqlite.read_intents import INLINE_MAX_ROWS, ReadIntents
+from holdfast.store.sqlite.readers import INLINE_MAX_ROWS, READERS, is_short
 from holdfast.store.sqlite.send import send
 from holdfast.store.sqlite.tx import Connection, Tx, Work
 
 A = TypeVar("A")
 R = TypeVar("R")
 
-
 _POLL_SECONDS = 0.025
+_MAINTENANCE: Mapping[type[MaintenanceRequest[Any]], Work[Any, Any]] = {
+    PruneStreams: streams.prune,
+    Tally: stats.tally,
+}
 
 
-class SqliteStore(ReadIntents):
+class SqliteStore:
     """A store in one SQLite file, or with ``path=None`` in memory until ``close``.
 
     Several processes may use the same file. A store object can only be used in the process that opened it.
     """
 
     def __init__(
-        self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread, driver: Driver = Driver.APSW
-    ) -> None:
+        self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread,
+        driver: SqliteDriver = SqliteDriver.APSW,
+    ) -> None:  # fmt: skip
         """``spawn_thread=None``: use no threads and run everything on the event loop."""
         self._path = opening.MEMORY if path is None else path
         self._driver = driver
@@ -166,7 +171,7 @@ class SqliteStore(ReadIntents):
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         if connection is not None:
             return await self._write_on(connection, create, runs)
-        return await self._write(create, runs, Mode.MERGED, inline=_row_count(runs) <= INLINE_MAX_ROWS)
+        return await self._write(create, runs, Mode.MERGED, inline=row_count(runs) <= INLINE_MAX_ROWS)
 
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
         if connection is not None:
@@ -205,14 +210,7 @@ class SqliteStore(ReadIntents):
         return await self._write(advance, request, inline=inline, immediate=True)  # already batched by the caller
 
     async def begin(self) -> LiveTransaction:
-        writer = self._require_open(self._writer)
-        live = Live(writer)
-        try:
-            await writer.submit(_open, live, Mode.EXCLUSIVE)
-        except asyncio.CancelledError:
-            live.request_end()  # the transaction is open already, or will be opened
-            raise
-        return live
+        return await begin(self._require_open(self._writer))
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._write(leases.release, tasks)
@@ -224,9 +222,6 @@ class SqliteStore(ReadIntents):
 
     async def write_streams(self, writes: Sequence[StreamWrite]) -> list[StreamWritten]:
         return await self._write(streams.write, writes, Mode.MERGED, inline=len(writes) <= INLINE_MAX_ROWS)
-
-    async def prune_streams(self, request: PruneStreams) -> int:
-        return await self._write(streams.prune, request)
 
     # --- workers and leases
 
@@ -281,30 +276,37 @@ class SqliteStore(ReadIntents):
 
     # --- the outbox
 
-    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
+    async def outbox(self, request: OutboxRequest[R]) -> R:
+        match request:
+            case ClaimOutbox():
+                return cast("R", await self._claim_outbox(request))
+            case SettleOutbox():
+                short = len(request.outcomes) <= INLINE_MAX_ROWS
+                return cast("R", await self._write(outbox.settle, request, inline=short))
+            case _:
+                raise TypeError(f"unknown request {request!r}")
+
+    async def _claim_outbox(self, request: ClaimOutbox) -> OutboxClaim:
         # Polled often and almost always empty, as signals are.
         due = await self._read(outbox.next_due, None, short=True)
         if due is None or due > self._now():
             return OutboxClaim([], due)
         return await self._write(outbox.claim, request, inline=True)
 
-    async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
-        return await self._write(
-            outbox.settle, outbox.OutboxSettlement(owner, outcomes), inline=len(outcomes) <= INLINE_MAX_ROWS
-        )
-
     # --- schedules
-
-    async def due_schedules(self, request: DueRequest) -> DueSchedules:
-        return await self._read(schedules.due, request, short=True)
 
     async def change_schedules(self, changes: Sequence[ScheduleChange]) -> list[ScheduleChanged]:
         inline = sum(len(one.runs) + len(one.ticks) + 1 for one in changes) <= INLINE_MAX_ROWS
         return await self._write(schedules.change, changes, Mode.MERGED, inline=inline)
 
-    # --- retention, statistics, changes
+    # --- maintenance
 
-    async def prune(self, request: PruneRequest) -> Pruned:
+    async def maintain(self, request: MaintenanceRequest[R]) -> R:
+        if isinstance(request, PruneRuns):
+            return cast("R", await self._prune(request))
+        return cast("R", await self._write(_MAINTENANCE[type(request)], request))
+
+    async def _prune(self, request: PruneRuns) -> Pruned:
         found = await self._read(prune.find, request)
         if request.dry_run:
             return Pruned(await self._read(prune.count, found.runs), found.next, found.stored)
@@ -319,8 +321,10 @@ class SqliteStore(ReadIntents):
         started = self._clock.monotonic()
         return prune.delete(tx, runs), self._clock.monotonic() - started
 
-    async def tally(self, limit: int) -> bool:
-        return await self._write(stats.tally, limit)
+    # --- reads
+
+    async def read(self, query: Query[R]) -> R:
+        return cast("R", await self._read(READERS[type(query)], query, short=is_short(query)))
 
     async def wait_for_change(self, since: int | None, *, streams: bool = False) -> int:  # noqa: ARG002  (any write)
         if since is not None:
@@ -436,15 +440,6 @@ class SqliteStore(ReadIntents):
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while in use. Stop, restore the file, start again"
             )
-
-
-def _row_count(runs: Sequence[NewRun]) -> int:
-    """Approximate number of rows to insert."""
-    return len(runs) + sum(len(new.units) + len(new.plan) for new in runs)
-
-
-def _open(_: Tx, live: Live) -> None:
-    live.open()
 
 
 def _data_version(tx: Tx, _: None) -> int:

@@ -13,6 +13,7 @@ from holdfast.store.protocol.streams import (
     PruneStreams,
     StreamChunk,
     StreamHead,
+    StreamHeadsQuery,
     StreamPage,
     StreamQuery,
     StreamWrite,
@@ -132,7 +133,7 @@ def _closers(tx: Tx, run: int, name: str) -> tuple[str | None, ...]:
 
 def read(tx: Tx, query: StreamQuery) -> StreamPage:
     ended = tx.connection.execute(_SQL["has_ended"], (query.run,)).get == 1
-    rows = tx.connection.execute(_SQL["chunks"], tuple(query)).fetchall()
+    rows = tx.connection.execute(_SQL["chunks"], (query.run, query.name, query.after, query.limit)).fetchall()
     return StreamPage([_chunk(*row) for row in rows], ended)
 
 
@@ -142,7 +143,8 @@ def _chunk(
     return StreamChunk(first, count, decode_text(step_key), attempt, WriterState(state), closes == 1, data)
 
 
-def heads(tx: Tx, run: int) -> list[StreamHead]:
+def heads(tx: Tx, query: StreamHeadsQuery) -> list[StreamHead]:
+    run = query.run
     return [
         StreamHead(name, items, size, code_items, _closers(tx, run, name) if markers else ())
         for name, items, size, code_items, markers in tx.connection.execute(_SQL["heads"], (run,)).fetchall()

@@ -25,12 +25,19 @@ _FENCED = (*(table.name for table in TABLES), "worker")
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 _EXPRESSIONS = {
     # A run without units has no count of missing units on PostgreSQL, and 0 here.
-    # Permits are not carried: a task that waits for one is due in the target, and requests it again.
+    # Permits that wait are not carried: the task is due in the target, and requests its permit again.
     ("task", "run_at"): "iif(EXISTS (SELECT 1 FROM holdfast_permit AS p WHERE p.run = holdfast_task.run "
     "AND p.unit = holdfast_task.unit AND p.state < 2), 0, run_at)",
+    # Nor are fair keys: a run that has not begun is due in the target, in the order of the starts.
+    ("task", "bucket"): "iif(bucket = 3, 1, bucket)",
     ("task", "missing"): "iif(unit = 0 AND (SELECT kind FROM holdfast_run WHERE id = run) <> 'graph', NULL, missing)",
 }
 """Expressions that read a column, where the name of the column does not."""
+_SOURCES = {
+    "permit": "(SELECT p.run, p.unit, p.step, p.attempt, p.priority, g.limits FROM holdfast_permit AS p "
+    "JOIN holdfast_permit_group AS g ON g.id = p.grp WHERE p.state = 2 AND p.until_end = 1)"
+}
+"""Queries that read a table, where the table has other columns or rows."""
 _DEFAULTS = {("task", "missing"): 0}
 """Values that replace NULL."""
 
@@ -65,8 +72,9 @@ class SqliteTransfer:
 
     async def close_target(self, fence: Fence) -> str | None:
         with self._writing():
-            if self._connection.execute(_SQL["has_runs"]).get:
-                return "it is not empty"
+            for table in TABLES:
+                if self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM holdfast_{table.name})").get:
+                    return f"it is not empty: holdfast_{table.name} has rows"
             self._connection.execute(_SQL["set_fence"], tuple(fence))
             for name in [row[0] for row in self._connection.execute(_SQL["blob_triggers"])]:
                 self._connection.execute(f'DROP TRIGGER "{name}"')  # the counts of references are carried
@@ -106,14 +114,22 @@ class SqliteTransfer:
         order = f"{where} ORDER BY {key} LIMIT {limit}"
         if table.name == "term":  # the key of a page is an instance, which has several terms
             order = f"WHERE instance IN (SELECT DISTINCT instance FROM holdfast_term {order}) ORDER BY instance"
-        found = self._connection.execute(f"SELECT {', '.join(names)} FROM holdfast_{table.name} {order}", arguments)
+        source = _SOURCES.get(table.name, f"holdfast_{table.name}")
+        found = self._connection.execute(f"SELECT {', '.join(names)} FROM {source} {order}", arguments)
         return [_neutral(table, row) for row in found]
 
     async def write(self, table: TransferTable, rows: Sequence[Row], position: str) -> None:
         columns, marks = ", ".join(table.names), ", ".join("?" * len(table.columns))
         insert = f"INSERT INTO holdfast_{table.name} ({columns}) VALUES ({marks})"
+        stored = [_stored(table, row) for row in rows]
         with self._writing():
-            self._connection.executemany(insert, [_stored(table, row) for row in rows])
+            if table.name == "permit":
+                for name in ("insert_group", "insert_permit", "count_permit", "mark_task"):
+                    self._connection.executemany(
+                        _SQL[name], [dict(zip(table.names, row, strict=True)) for row in stored]
+                    )
+            else:
+                self._connection.executemany(insert, stored)
             self._connection.execute(_SQL["set_position"], (position,))
 
     async def replace(self, table: TransferTable, changes: Sequence[tuple[str, Sequence[Any], Any, Any]]) -> int:
@@ -133,8 +149,7 @@ class SqliteTransfer:
                 self._connection.execute(_SQL[name])
             self._connection.execute(_SQL["set_sequence"], (last_id,))
             if self._connection.execute(_SQL["has_blobs"]).get:
-                for statement in blobs.triggers():
-                    self._connection.execute(statement)
+                blobs.create_triggers(self._connection)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

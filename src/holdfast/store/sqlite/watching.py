@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import RelatedRun, Relations, Watch
+from holdfast.store.protocol import RelatedRun, Relations, RelationsQuery, Watch
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
@@ -24,7 +24,9 @@ def unwatch(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
         _remove_flags(tx, target, watcher, Watch.LINK)
 
 
-def relations(tx: Tx, run: int) -> Relations:
+def relations(tx: Tx, query: RelationsQuery) -> Relations:
+    run = query.run
+
     def related(name: str) -> list[tuple[str, str]]:
         return [(f"{row[0]}/{row[1]}", row[2]) for row in tx.connection.execute(_SQL[name], (run, _MAX_RELATIONS))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from holdfast.store.protocol import VersionCount, WorkerProfile, WorkerRecord
+from holdfast.store.protocol import VersionCount, VersionsQuery, WorkerProfile, WorkerRecord, WorkersQuery
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
@@ -43,17 +43,17 @@ def unregister_worker(tx: Tx, owner: str) -> None:
     tx.connection.execute(_SQL["unregister_worker"], (owner,))
 
 
-def workers(tx: Tx, _: None) -> list[WorkerRecord]:
+def workers(tx: Tx, _: WorkersQuery) -> list[WorkerRecord]:
     return [_worker(row) for row in tx.connection.execute(_SQL["all"], (tx.now,))]
 
 
-def versions(tx: Tx, _: None) -> list[VersionCount]:
-    counts = [VersionCount(*row) for row in tx.connection.execute(_SQL["versions"])]
-    rest = tx.connection.execute(_SQL["open_runs"]).get - sum(count.open_runs for count in counts)
+def versions(tx: Tx, query: VersionsQuery) -> list[VersionCount]:
+    counts = [VersionCount(*row) for row in tx.connection.execute(_SQL["versions"], (query.workflow,))]
+    rest = tx.connection.execute(_SQL["open_runs"], (query.workflow,)).get - sum(count.open_runs for count in counts)
     return [*counts, VersionCount(None, rest)] if rest else counts
 
 
 def _worker(row: Row) -> WorkerRecord:
-    id_, host, pid, queues, concurrency, version, started_at, seen_at, alive = row
+    id_, host, pid, queues, concurrency, version, started_at, seen_at, alive, draining, held = row
     profile = WorkerProfile(id_, host, pid, tuple(json.loads(queues)), concurrency, version)
-    return WorkerRecord(profile, started_at, seen_at, alive == 1)
+    return WorkerRecord(profile, started_at, seen_at, alive == 1, draining == 1, held)

@@ -64,7 +64,7 @@ def configured_app(config: pytest.Config) -> Holdfast:
 @pytest.fixture
 def harness(request: pytest.FixtureRequest, holdfast_app: Holdfast) -> CrashingHarness:
     """A ``Harness`` of the app under test. It is open while an async test runs; a plain test opens it itself."""
-    from holdfast.testing.crashing_harness import CrashingHarness  # noqa: PLC0415  (see above)
+    from holdfast.testing.crashing_harness import CrashingHarness
 
     node = request.node
     node.stash[_HARNESS] = made = CrashingHarness(holdfast_app)
@@ -77,7 +77,7 @@ def simulation(
     request: pytest.FixtureRequest, holdfast_app: Holdfast, pytestconfig: pytest.Config
 ) -> Callable[..., Any]:
     """``simulate`` for the app under test, with the seeds of the marker: ``await simulation(workflow, params)``."""
-    from holdfast.testing.simulation.simulate import simulate  # noqa: PLC0415  (see above)
+    from holdfast.testing.simulation.simulate import simulate
 
     marker = request.node.get_closest_marker("simulate")
     seeds: dict[str, Any] = {"seeds": 50, **(marker.kwargs if marker is not None else {})}
@@ -112,7 +112,7 @@ def _with_open_harness(item: pytest.Item, test: Callable[..., Any]) -> Callable[
             try:
                 return await test(*args, **kwargs)
             except Exception:
-                from holdfast.testing.run_story import run_stories  # noqa: PLC0415  (see above)
+                from holdfast.testing.run_story import run_stories
 
                 item.stash[_STORY] = await run_stories(harness)
                 raise
@@ -139,7 +139,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Run a test marked ``crash_everywhere`` once without a crash, and then once for each of its commits."""
     if item.get_closest_marker("crash_everywhere") is None:
         return None
-    from holdfast.testing.plugin.crashes import run_everywhere  # noqa: PLC0415  (see above)
+    from holdfast.testing.plugin.crashes import run_everywhere
 
     run_everywhere(item, nextitem, _CRASH_POINT, _HARNESS)
     return True
@@ -152,6 +152,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ExportedRu
     folders = parent.config.getini("holdfast_runs")
     if file_path.suffix != ".json" or not any(file_path.is_relative_to(folder) for folder in folders):
         return None
-    from holdfast.testing.plugin.exported import ExportedRuns  # noqa: PLC0415  (see above)
+    from holdfast.testing.plugin.exported import ExportedRuns
 
     return ExportedRuns.from_parent(parent, path=file_path)

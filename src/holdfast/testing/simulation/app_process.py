@@ -125,10 +125,16 @@ class AppProcess:
 class _Randomness(SeededRandomness):
     """Gives each process its own ids, and each run the same random numbers in all processes and seeds."""
 
+    _has_root = False
+
     def uuid4(self) -> UUID:
         return UUID(bytes=super().bytes(16), version=4)
 
     def bytes(self, n: int) -> bytes:
+        """The first bytes are the root of the seeds of all runs, equal everywhere; ids are made of later ones."""
+        if self._has_root:
+            return super().bytes(n)
+        self._has_root = True
         return b"\0" * n
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, cast
 
 from holdfast.core.model import to_ms
-from holdfast.store.protocol import Committed, DeleteInstance, Migrated, Store
+from holdfast.store.protocol import Committed, DeleteInstance, Migrated, PruneRuns, Store
+from holdfast.store.protocol.blobs import GarbageBlobs, KnownBlobs, ReadChunk
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.fence_watch import FenceWatch
@@ -25,8 +26,14 @@ from holdfast.testing.simulation.watch import Watch
 
 _NOTIFYING = frozenset({"create", "send", "control", "commit", "advance", "release", "reap", "change_schedules"})
 """Operations after which other processes are notified."""
-_READS = frozenset({"load", "undelivered", "reply", "relations", "runs", "facts", "outbox"})
-"""Operations that do not wait while a live transaction is open."""
+_BLOB_READS = (ReadChunk, KnownBlobs, GarbageBlobs)
+
+
+def _passes_lock(operation: str, args: tuple[Any, ...]) -> bool:
+    """True for reads, and for the commit of a live transaction, which has the write lock already."""
+    if operation == "blobs":
+        return isinstance(args[0], _BLOB_READS)
+    return operation == "read" or (operation == "commit" and args[0][0].observed.transaction is not None)
 
 
 class _Store(SqliteStore):
@@ -134,8 +141,7 @@ class SimulatedDatabase:
             await self._begin(caller, *args)
             on_done()
             return None
-        if operation in _READS or (operation == "commit" and args[0][0].observed.transaction is not None):
-            # The commit of a live transaction has the write lock already.
+        if _passes_lock(operation, args):
             answer = await self._execute_checked(caller, operation, args, options)
             on_done()
         else:
@@ -170,7 +176,7 @@ class SimulatedDatabase:
         """Execute an operation, and report violations of promises by it."""
         self._caller = caller
         self._adding_late |= operation == "add_late_results"
-        deletes = operation == "prune" or (operation == "control" and isinstance(args[0], DeleteInstance))
+        deletes = bool(args) and isinstance(args[0], PruneRuns | DeleteInstance)
         if deletes:  # a read may be executed meanwhile
             self.deleting = operation
         states = [watch.before(operation, args) for watch in self.watches]

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.testing.simulation.watch import Rows
 
-_READS = frozenset({"load", "undelivered", "reply", "relations", "runs", "facts", "outbox", "limits", "stats"})
+_READS = frozenset({"read", "limits"})
 
 _EXCEEDED = """
 SELECT u.name, u.key, u.used, l.concurrency FROM holdfast_limit_use AS u JOIN holdfast_limit AS l ON l.name = u.name
@@ -32,6 +32,11 @@ _TOO_FAST = """
 SELECT u.name, u.key FROM holdfast_limit_use AS u JOIN holdfast_limit AS l ON l.name = u.name
  WHERE l.rate_count IS NOT NULL AND u.used > 0
    AND u.tat > ?1 * 1000 + l.burst * (l.rate_ms * 1000 / l.rate_count)"""
+_FORGOTTEN_KEY = """
+SELECT t.workflow, t.fair_key FROM holdfast_task AS t INDEXED BY holdfast_task_fair
+ WHERE t.bucket = 3 AND t.owner IS NULL AND t.run_at IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM holdfast_fair_key AS k
+                    WHERE k.queue = t.queue AND k.workflow = t.workflow AND k.key = t.fair_key)"""
 _TWO_SINGLETONS = """
 SELECT workflow, single, count(*) FROM holdfast_task
  WHERE single IS NOT NULL AND held_at IS NULL GROUP BY workflow, single HAVING count(*) > 1"""
@@ -46,6 +51,7 @@ _CHECKS = (
     (_MISCOUNTED, "limit {0!r} of key {1!r} counts {2} permits, and there are {3}"),
     (_LEAKED, "a permit of run {0}, unit {1}, step {2!r} outlived the ownership of its task"),
     (_STARVED, "{2} permits wait for limit {0!r} of key {1!r}, which has room"),
+    (_FORGOTTEN_KEY, "a run of {0!r} with key {1!r} waits, but the key is never served"),
     (_TWO_SINGLETONS, "{2} singletons of {0!r} with key {1!r} are executed"),
     (_FORGOTTEN_SINGLETON, "a singleton of {0!r} with key {1!r} waits although none is executed"),
 )

@@ -49,6 +49,8 @@ class RemoteTransaction:
     ``run_statement`` sends a statement to the database, under a name.
     """
 
+    dialect = "sqlite"
+
     def __init__(
         self,
         database: SimulatedDatabase,

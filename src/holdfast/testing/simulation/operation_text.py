@@ -5,23 +5,48 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store.protocol import (
+    AuditQuery,
     CancelRun,
+    ClaimOutbox,
     Commit,
     Committed,
     ContinueRun,
     CurrentRuns,
     DeleteInstance,
+    DueQuery,
+    EventsQuery,
+    FactsQuery,
+    LogsQuery,
+    MailboxQuery,
     MoveRun,
+    OutboxQuery,
     PauseRun,
+    PermitPositionsQuery,
+    PruneRuns,
+    RelationsQuery,
+    ReplyQuery,
     ResolveStep,
+    ResolveUnit,
     RestartRun,
     ResumeRun,
     RunByName,
     RunsById,
+    ScheduleByName,
     ScheduleChange,
     ScheduleChanged,
+    SchedulePage,
+    SendEvent,
+    SettleOutbox,
+    SnapshotQuery,
+    StatsQuery,
+    StreamHeadsQuery,
+    StreamQuery,
+    Tally,
     TerminateRun,
+    VersionsQuery,
+    WorkersQuery,
 )
+from holdfast.store.protocol.streams import PruneStreams
 
 _REQUESTS: dict[type, str] = {
     PauseRun: "pause",
@@ -31,16 +56,41 @@ _REQUESTS: dict[type, str] = {
     RestartRun: "restart",
     ContinueRun: "continue",
     ResolveStep: "resolve",
+    ResolveUnit: "resolve unit of",
     DeleteInstance: "delete",
     MoveRun: "move",
+    SendEvent: "send an event to",
     RunByName: "find",
     RunsById: "get",
     CurrentRuns: "list",
+    FactsQuery: "facts",
+    EventsQuery: "events",
+    LogsQuery: "logs",
+    SnapshotQuery: "load",
+    MailboxQuery: "undelivered",
+    ReplyQuery: "reply",
+    AuditQuery: "audit",
+    RelationsQuery: "relations",
+    WorkersQuery: "workers",
+    VersionsQuery: "versions",
+    StatsQuery: "stats",
+    PermitPositionsQuery: "permit_positions",
+    OutboxQuery: "outbox",
+    ScheduleByName: "schedules",
+    SchedulePage: "schedules",
+    DueQuery: "due_schedules",
+    StreamQuery: "read_stream",
+    StreamHeadsQuery: "streams",
+    ClaimOutbox: "claim_outbox",
+    SettleOutbox: "settle_outbox",
+    PruneRuns: "prune",
+    PruneStreams: "prune_streams",
+    Tally: "tally",
 }
 
 
 def operation_name(operation: str, args: tuple[Any, ...]) -> str:
-    """The name of a call in traces and in the places of faults: for ``control`` and ``runs`` that of the request."""
+    """The name of a call in traces and in the places of faults. An intent with several requests has a name for each."""
     return _REQUESTS.get(type(args[0]), operation) if args else operation
 
 

@@ -10,7 +10,7 @@ from holdfast.core.model import Status, to_ms
 from holdfast.core.show import shown
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Runtime
-from holdfast.store.protocol import Finish, RunRecord, RunsById, Snapshot
+from holdfast.store.protocol import Finish, RunRecord, RunsById, Snapshot, SnapshotQuery
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.ports import LoopClock
 from holdfast.testing.simulation.scenario_loop import ScenarioLoop
@@ -31,8 +31,8 @@ def replay_difference(app: Holdfast, database: SimulatedDatabase, loop: Scenario
 
 
 async def _read(database: SimulatedDatabase, run: int) -> tuple[RunRecord, Snapshot]:
-    [record] = await database.store.runs(RunsById([run]))
-    return record, await database.store.load(run)
+    [record] = await database.store.read(RunsById([run]))
+    return record, await database.store.read(SnapshotQuery(run))
 
 
 def _replay(app: Holdfast, loop: ScenarioLoop, record: RunRecord, snapshot: Snapshot) -> str | None:

@@ -112,7 +112,7 @@ class _SimulationThread:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            await asyncio.wait([done])  # otherwise the simulation would still run while the caller goes on
+            await asyncio.wait([done])  # otherwise the simulation would still run while the caller continues
             raise
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import { href, route } from "./core/router.js";
 import { useStore } from "./core/store.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./core/view.js";
 import { IconButton, Problem } from "./parts/basics.js";
+import { BottomBar } from "./parts/bottom-bar.js";
 import { Help } from "./parts/help.js";
 import { Icon, Logo } from "./parts/icons.js";
 import { openOverlay, Overlays } from "./parts/overlay.js";
@@ -58,11 +59,6 @@ function TopBar({ page }) {
 }
 
 /** @param {{page: string}} props */
-function BottomBar({ page }) {
-  return html`<nav class="bottom-nav" aria-label="pages">${PAGES.slice(0, 5).map(([key, label, icon]) => html`<a href=${pageHref(key)} aria-current=${key === page || (key === "runs" && page === "run") ? "page" : undefined}><${Icon} name=${icon} size=${20} />${label}</a>`)}</nav>`;
-}
-
-/** @param {{page: string}} props */
 function CurrentScreen({ page }) {
   const [screen, setScreen] = useState(/** @type {{page: string, Screen: unknown} | null} */ (null));
   const [problem, reset] = useErrorBoundary();
@@ -96,7 +92,7 @@ function App() {
   };
   if (user === "signed-out") return html`<${SignIn} /><${Overlays} />`;
   return html`<a class="skip" href="#/" onClick=${skip}>Skip to the content</a><${TopBar} page=${page} /><main id="main" tabindex="-1" class=${`screen-${page}`}>
-    ${user === null ? null : html`<${CurrentScreen} page=${page} />`}</main><${BottomBar} page=${page} /><${Overlays} />`;
+    ${user === null ? null : html`<${CurrentScreen} page=${page} />`}</main><${BottomBar} page=${page} pages=${PAGES} hrefOf=${pageHref} /><${Overlays} />`;
 }
 
 const FIRST_RETRY = 1000;

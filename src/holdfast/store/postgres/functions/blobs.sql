@@ -1,11 +1,20 @@
 -- Ids of the blobs to which a stored value refers: those of its envelope, and those of the envelope of another run's
--- value in an exit or a reply.
+-- value in an exit or a reply. The data of a chunk begins with a time and a length: those of its first item.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_blobs_of(p_value BYTEA) RETURNS SETOF TEXT LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     v_json JSON;
+    v_length INTEGER;
 BEGIN
     IF p_value IS NULL OR position('"blobs":['::bytea IN p_value) = 0 THEN
         RETURN;
+    END IF;
+    IF get_byte(p_value, 0) BETWEEN 48 AND 57 THEN
+        p_value := substring(p_value FROM position(' '::bytea IN p_value) + 1);
+        v_length := convert_from(substring(p_value FROM 1 FOR position(' '::bytea IN p_value) - 1), 'UTF8')::integer;
+        p_value := substring(p_value FROM position(' '::bytea IN p_value) + 1 FOR v_length);
+        IF get_byte(p_value, 0) <> 32 OR position('"blobs":['::bytea IN p_value) = 0 THEN
+            RETURN;
+        END IF;
     END IF;
     v_json := convert_from(p_value, 'UTF8')::json;
     IF substring(p_value FROM 1 FOR 1) = '\x20'::bytea THEN

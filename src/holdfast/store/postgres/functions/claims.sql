@@ -7,8 +7,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_claim(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[],
     p_buckets INTEGER[], p_token BIGINT, p_unanswered BIGINT[], p_version TEXT, p_pinned TEXT[]
 ) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+{planner.ordered_indexes} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -23,6 +22,7 @@ DECLARE
     v_suspect BOOLEAN := false;
     v_pins TEXT[] := CASE WHEN p_version IS NULL THEN ARRAY[''] ELSE ARRAY['', p_version] END;
     v_rank RECORD;
+    v_fair BIGINT[];
     v_expires BIGINT;
 BEGIN
     SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
@@ -40,6 +40,9 @@ BEGIN
         v_already_owned := cardinality(v_runs);
         v_room := greatest(v_room - v_already_owned, 0);
     END IF;
+    -- The rest of the room is for other workflows of the queues.
+    v_fair := {schema}.holdfast_take_fair(p_queues, p_workflows, (v_room + 1) / 2, '{}');
+    v_room := v_room - cardinality(v_fair);
     FOR v_rank IN
         SELECT bucket, priority, array_agg(queue) AS queues, array_agg(workflow) AS workflows, array_agg(pin) AS pins
           FROM {schema}.holdfast_lanes(v_now, v_room, p_queues, p_workflows, v_pins, p_buckets)
@@ -69,6 +72,22 @@ BEGIN
         v_suspect := v_rank.bucket = {Bucket.SUSPECT};
         EXIT WHEN v_suspect;
     END LOOP;
+    IF v_room > 0 AND cardinality(v_fair) > 0 THEN
+        v_fair := v_fair || {schema}.holdfast_take_fair(
+            p_queues, p_workflows, p_limit - v_already_owned - cardinality(v_fair)
+                                   - (cardinality(v_runs) - v_already_owned), v_fair);
+    END IF;
+    IF cardinality(v_fair) > 0 THEN
+        v_runs := v_runs || v_fair;
+        v_units := v_units || array_fill(0::bigint, ARRAY[cardinality(v_fair)]);
+        v_lost := v_lost || array_fill(false, ARRAY[cardinality(v_fair)]);
+    END IF;
+    IF cardinality(v_runs) < p_limit AND EXISTS (
+           SELECT FROM {schema}.holdfast_fair_key AS k
+            WHERE k.queue = ANY (p_queues) AND k.workflow = ANY (p_workflows)
+              AND NOT EXISTS (SELECT FROM {schema}.holdfast_queue AS x WHERE x.name = k.queue AND x.paused)) THEN
+        v_expires := least(v_expires, v_now + {TURN_RETRY_MS});  -- another claim has locked the keys
+    END IF;
     IF cardinality(v_runs) > 0 THEN
         RETURN QUERY SELECT * FROM {schema}.holdfast_take_tasks(
             v_now, p_owner, p_lease_ms, p_token, v_runs, v_units, v_lost, v_already_owned, p_version, p_pinned);
@@ -94,8 +113,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_claim_units(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_run BIGINT, p_suspects BOOLEAN, p_token BIGINT,
     p_unanswered BIGINT[], p_version TEXT, p_pinned TEXT[]
 ) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+{planner.ordered_indexes} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -174,6 +192,8 @@ BEGIN
     END IF;
     UPDATE {schema}.holdfast_task AS t
        SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = p_token,
+           -- A run that has begun does not wait for its key again.
+           bucket = CASE WHEN t.bucket = {Bucket.FAIR} THEN {Bucket.STARTING} ELSE t.bucket END,
            epoch = CASE WHEN t.owner IS NULL THEN t.epoch + 1 ELSE t.epoch END
       FROM unnest(p_runs, p_units) AS a (run, unit)
      WHERE t.run = a.run AND t.unit = a.unit;
@@ -279,6 +299,7 @@ BEGIN
     LOOP
         UPDATE {schema}.holdfast_task AS t
            SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = NULL,
+               bucket = CASE WHEN t.bucket = {Bucket.FAIR} THEN {Bucket.STARTING} ELSE t.bucket END,
                epoch = t.epoch + 1, signal = 0, expires_at = p_now + p_lease_ms
          WHERE t.run = v_expired.run AND t.unit = 0;
         SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_expired.run;

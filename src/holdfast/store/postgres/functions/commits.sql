@@ -3,15 +3,14 @@
 -- Apply a batch of commits of different runs. p_c_* have one entry for each commit; p_f_*, p_d_*, p_l_* and p_o_* have
 -- one for each fact, delivery, log line and outbound event, with the number of its commit. p_f_needs and p_l_needs hold
 -- the lowest verdict (VerdictNumber) with which the row is written. p_c_next: a Next.
--- p_stream and p_n name the receipt; NULL if the caller can find out otherwise whether its transaction was committed.
+-- p_sequence and p_n name the receipt; NULL if the caller can find out otherwise whether its transaction was committed.
 --
 -- The parts of this function are called by assignments: PL/pgSQL evaluates an assignment without a query, a PERFORM
 -- with one.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_commit(
-    p_now BIGINT, p_store TEXT, p_stream INTEGER, p_n BIGINT, {commit.parameters}
+    p_now BIGINT, p_store TEXT, p_sequence INTEGER, p_n BIGINT, {commit.parameters}
 ) RETURNS TABLE (verdicts INTEGER[], signals INTEGER[], due BOOLEAN[], more TEXT) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -30,7 +29,7 @@ BEGIN
                                                p_c_next);
     v_verdict := v_fence.verdict;
     -- Read the receipt under the locks: an earlier attempt of this call may have held them until now.
-    v_receipt := {schema}.holdfast_find_receipt(p_store, p_stream, p_n);
+    v_receipt := {schema}.holdfast_find_receipt(p_store, p_sequence, p_n);
     IF v_receipt.n IS NOT NULL THEN
         RETURN QUERY SELECT v_receipt.verdicts, v_receipt.signals, v_receipt.due, v_receipt.more;
         RETURN;
@@ -74,9 +73,9 @@ BEGIN
     IF v_notify THEN
         PERFORM pg_notify('{channel}', p_store);
     END IF;
-    IF p_stream IS NOT NULL THEN
+    IF p_sequence IS NOT NULL THEN
         v_count := {schema}.holdfast_write_receipt(
-            p_store, p_stream, p_n, v_now, v_verdict, v_fence.signal, v_due, v_more, NULL);
+            p_store, p_sequence, p_n, v_now, v_verdict, v_fence.signal, v_due, v_more, NULL);
     END IF;
     RETURN QUERY SELECT v_verdict, v_fence.signal, v_due, v_more;
 END $$;
@@ -143,12 +142,12 @@ BEGIN
 END $$;
 
 -- The receipt of an earlier attempt of a call; NULL if there is none. The tasks of the call must be locked.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_find_receipt(p_store TEXT, p_stream INTEGER, p_n BIGINT)
+CREATE OR REPLACE FUNCTION {schema}.holdfast_find_receipt(p_store TEXT, p_sequence INTEGER, p_n BIGINT)
 RETURNS {schema}.holdfast_receipt LANGUAGE plpgsql AS $$
 DECLARE
     v_receipt {schema}.holdfast_receipt;
 BEGIN
-    SELECT * INTO v_receipt FROM {schema}.holdfast_receipt WHERE store = p_store AND stream = p_stream AND n >= p_n;
+    SELECT * INTO v_receipt FROM {schema}.holdfast_receipt WHERE store = p_store AND sequence = p_sequence AND n >= p_n;
     IF v_receipt.n > p_n THEN
         RAISE EXCEPTION 'stale retry: a later call was made under this receipt' USING ERRCODE = {STALE_RETRY};
     END IF;
@@ -156,13 +155,13 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_write_receipt(
-    p_store TEXT, p_stream INTEGER, p_n BIGINT, p_at BIGINT, p_verdicts INTEGER[], p_signals INTEGER[], p_due BOOLEAN[],
+    p_store TEXT, p_sequence INTEGER, p_n BIGINT, p_at BIGINT, p_verdicts INTEGER[], p_signals INTEGER[], p_due BOOLEAN[],
     p_more TEXT, p_taken BIGINT[]
 ) RETURNS BIGINT LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO {schema}.holdfast_receipt (store, stream, n, at, verdicts, signals, due, more, taken)
-    VALUES (p_store, p_stream, p_n, p_at, p_verdicts, p_signals, p_due, p_more, p_taken)
-    ON CONFLICT (store, stream) DO UPDATE
+    INSERT INTO {schema}.holdfast_receipt (store, sequence, n, at, verdicts, signals, due, more, taken)
+    VALUES (p_store, p_sequence, p_n, p_at, p_verdicts, p_signals, p_due, p_more, p_taken)
+    ON CONFLICT (store, sequence) DO UPDATE
        SET n = excluded.n, at = excluded.at, verdicts = excluded.verdicts, signals = excluded.signals,
            due = excluded.due, more = excluded.more, taken = excluded.taken;
     RETURN p_n;
@@ -286,7 +285,7 @@ END $$;
 -- Apply the most common commit: one fact and at most one delivery, after which the turn keeps the task, waits or ends
 -- the run. Half the time of holdfast_commit, which unnests fifty arrays. p_next: a Next, but not PARK. Returns a
 -- CommitOneResult; NOT_WRITTEN if the commit needs holdfast_commit (a signal, losses, units, or an end that affects
--- other runs). Writes no receipt: a retry recognises the fact by p_token. p_stream and p_n are set in a retry: an earlier
+-- other runs). Writes no receipt: a retry recognises the fact by p_token. p_sequence and p_n are set in a retry: an earlier
 -- attempt may have been applied here, or by holdfast_commit under that receipt.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_commit_one(
     {commit_one.common.parameters},
@@ -297,7 +296,7 @@ DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_due BOOLEAN := false;
 BEGIN
-    IF p_stream IS NOT NULL THEN
+    IF p_sequence IS NOT NULL THEN
         -- The lock waits for an attempt that is still running. holdfast_commit leaves a receipt.
         PERFORM FROM {schema}.holdfast_task WHERE run = p_run AND unit = p_unit FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM {schema}.holdfast_fact
@@ -307,7 +306,7 @@ BEGIN
                 SELECT FROM {schema}.holdfast_task
                  WHERE run = p_run AND unit = p_unit AND owner IS NULL AND run_at <= v_now)
                 THEN {CommitOneResult.APPLIED_AND_DUE} ELSE {CommitOneResult.APPLIED} END;
-        ELSIF EXISTS (SELECT FROM {schema}.holdfast_receipt WHERE store = p_store AND stream = p_stream AND n >= p_n) THEN
+        ELSIF EXISTS (SELECT FROM {schema}.holdfast_receipt WHERE store = p_store AND sequence = p_sequence AND n >= p_n) THEN
             RETURN {CommitOneResult.NOT_WRITTEN};
         END IF;
     END IF;

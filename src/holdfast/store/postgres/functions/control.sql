@@ -2,8 +2,7 @@
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_pause(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
 RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
@@ -53,8 +52,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_resume(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
 RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
@@ -86,8 +84,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_move(
     p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_version TEXT, p_pinned BOOLEAN
 ) RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
@@ -113,8 +110,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_terminate(
     p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -138,8 +134,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_cancel(
     p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_payload BYTEA, p_reason BYTEA,
     p_deadline_ms BIGINT
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -161,10 +156,9 @@ END $$;
 -- Restart a run. A retry whose earlier attempt was committed finds the new run by p_token.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_restart(
     p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA, p_expires_ms BIGINT, p_expiry TEXT,
-    p_options BYTEA, p_token BIGINT, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
+    p_options BYTEA, p_token BIGINT, p_only BIGINT, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -176,7 +170,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF v_old.made_by IS DISTINCT FROM p_token THEN
+    IF v_old.made_by IS DISTINCT FROM p_token AND (p_only IS NULL OR v_old.id = p_only) THEN
         v_run := {schema}.holdfast_insert_successor(
             v_now, p_store, v_old.id, p_token, v_old.params, v_now, 1, v_now + p_expires_ms, p_expiry, p_options,
             p_unit, p_unit_key, p_unit_missing, false);
@@ -194,8 +188,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_resolve(
     p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_payload BYTEA
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -212,4 +205,49 @@ BEGIN
         PERFORM pg_notify('{channel}', p_store);
     END IF;
     RETURN QUERY SELECT v_affected.ended, v_affected.woken, v_affected.work, v_record;
+END $$;
+
+-- Write the outcome of a unit that was decided by hand, and delete the tasks of the unit and of p_removed. The unit has
+-- no task if its own outcome was written first, or if an earlier attempt of this call was committed; the second is
+-- recognised by its fact. p_f_*: the facts, that of the unit first.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_resolve_unit(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_run BIGINT, p_unit BIGINT, p_removed BIGINT[],
+    p_m_unit BIGINT[], p_m_decrement BIGINT[], {advance.facts.parameters}
+) RETURNS TABLE (done BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
+{planner.nested_loops} AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+    v_paused BIGINT[] := '{}';
+    v_results RECORD;
+    v_taken {schema}.holdfast_taken;
+    v_done BOOLEAN := false;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_run = p_run AND v_record.epoch IS NOT NULL THEN
+        DELETE FROM {schema}.holdfast_task WHERE run = p_run AND unit = p_unit AND unit > 0;
+        v_done := FOUND;
+    END IF;
+    IF v_done THEN
+        DELETE FROM {schema}.holdfast_task WHERE run = p_run AND unit = ANY (p_removed) AND unit > 0;
+        IF v_record.status = {Status.PAUSED} THEN
+            v_paused := ARRAY[p_run];
+        END IF;
+        v_results := {schema}.holdfast_add_unit_facts(ARRAY[p_run], {advance.facts.names});
+        v_taken := {schema}.holdfast_take_due(
+            v_now, NULL, NULL, 0, NULL, v_paused, array_fill(p_run, ARRAY[cardinality(p_m_unit)]), p_m_unit,
+            p_m_decrement, NULL, NULL, v_results.run, v_results.count, NULL, NULL);
+        PERFORM pg_notify('{channel}', p_store);
+    ELSE
+        v_done := EXISTS (
+            SELECT FROM {schema}.holdfast_fact
+             WHERE run = p_run AND state = p_f_state[1] AND key = p_f_key[1] AND n = p_f_n[1]
+               AND event_type = {RESOLVE} AND at = p_f_at[1] AND value IS NOT DISTINCT FROM p_f_value[1]);
+    END IF;
+    RETURN QUERY SELECT v_done, v_record;
 END $$;

@@ -35,6 +35,7 @@ DECLARE
     v_start_events BOOLEAN;
     v_terms BOOLEAN;
     v_children BOOLEAN;
+    v_fair BOOLEAN;
 BEGIN
     -- Ordered by name, so that two batches cannot deadlock.
     WITH inserted AS (
@@ -63,12 +64,13 @@ BEGIN
     WITH tasks AS (
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
                                             lease_until, epoch, losses, lost, signal, topics, expires_at, expiry, bound,
-                                            missing, pin)
-        SELECT a.id, 0, a.workflow, a.queue, {Bucket.STARTING}, {TaskKind.RUN}, a.priority,
+                                            missing, pin, fair_key)
+        SELECT a.id, 0, a.workflow, a.queue,
+               CASE WHEN a.fair_key IS NULL THEN {Bucket.STARTING} ELSE {Bucket.FAIR} END, {TaskKind.RUN}, a.priority,
                CASE WHEN a.units IS NULL THEN p_now + a.delay_ms END,
                h.owner, CASE WHEN h.owner IS NOT NULL THEN p_now + a.lease_ms END,
                CASE WHEN h.owner IS NULL THEN 0 ELSE 1 END, 0, false, 0, '', p_now + a.expires_ms, a.expiry,
-               a.parent_run IS NOT NULL, a.units, CASE WHEN a.pinned THEN a.version ELSE '' END
+               a.parent_run IS NOT NULL, a.units, CASE WHEN a.pinned THEN a.version ELSE '' END, a.fair_key
           FROM unnest(p_new) AS a
          CROSS JOIN LATERAL (SELECT CASE WHEN a.units IS NULL THEN a.owner END) AS h (owner)
         RETURNING owner, run_at
@@ -81,8 +83,12 @@ BEGIN
         PERFORM pg_notify('{channel}', p_store);
     END IF;
 
-    SELECT bool_or(start_event_type IS NOT NULL), bool_or(term_key IS NOT NULL), bool_or(parent_run IS NOT NULL)
-      INTO v_start_events, v_terms, v_children FROM unnest(p_new);
+    SELECT bool_or(start_event_type IS NOT NULL), bool_or(term_key IS NOT NULL), bool_or(parent_run IS NOT NULL),
+           bool_or(fair_key IS NOT NULL)
+      INTO v_start_events, v_terms, v_children, v_fair FROM unnest(p_new);
+    IF v_fair THEN
+        PERFORM {schema}.holdfast_join_fair_keys(p_new);
+    END IF;
     IF v_start_events THEN
         INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender)
         SELECT a.id, l.n, l.type, l.payload, p_now, a.sender
@@ -192,8 +198,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_create(
 ) RETURNS TABLE (ord BIGINT, result TEXT, run BIGINT, number BIGINT, instance BIGINT, at BIGINT, ended BIGINT[],
                woken BIGINT[], work BOOLEAN, claimed BOOLEAN)
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);

@@ -114,8 +114,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_send(
                  mailbox_at BIGINT[], mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_trace TEXT[],
                  mailbox_last BIGINT, r {schema}.holdfast_record)
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);

@@ -4,8 +4,7 @@
 -- of tasks that are locked: a heartbeat must not wait for a lock.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_signals(p_owner TEXT, p_all BOOLEAN)
 RETURNS TABLE (run BIGINT, unit BIGINT, epoch BIGINT, signal INTEGER) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_signalled BIGINT[];
@@ -52,8 +51,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_set_leases(
     p_now BIGINT, p_run BIGINT[], p_unit BIGINT[], p_owner TEXT[], p_epoch BIGINT[], p_lease_ms BIGINT[]
 ) RETURNS SETOF BOOLEAN LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -81,8 +79,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(
     p_now BIGINT, p_store TEXT, p_max_losses INTEGER, p_suspect_losses INTEGER
 ) RETURNS TABLE (run BIGINT, unit BIGINT, losses INTEGER, parked BOOLEAN) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+{planner.ordered_indexes} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -151,8 +148,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_release(
     p_now BIGINT, p_store TEXT, p_run BIGINT[], p_unit BIGINT[], p_owner TEXT[], p_epoch BIGINT[]
 ) RETURNS BIGINT LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);

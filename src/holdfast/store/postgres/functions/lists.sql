@@ -36,8 +36,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_list(
     p_version TEXT, p_queue TEXT, p_created_low BIGINT, p_created_high BIGINT, p_ended_low BIGINT, p_ended_high BIGINT,
     p_key BYTEA[], p_op TEXT[], p_text BYTEA[], p_number NUMERIC[]
 ) RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+{planner.ordered_indexes} AS $$
 #variable_conflict use_column
 DECLARE
     v_workflows TEXT[] := CASE WHEN p_workflow IS NULL THEN {schema}.holdfast_workflows() ELSE ARRAY[p_workflow] END;

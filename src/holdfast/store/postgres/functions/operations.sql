@@ -14,8 +14,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_lock_for_operations(
     p_now BIGINT, p_run BIGINT, p_ends BOOLEAN, p_operations {schema}.holdfast_operation[],
     p_new {schema}.holdfast_new_run[]
 ) RETURNS BIGINT LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -47,13 +46,12 @@ END $$;
 -- the run. p_verdict: the verdict of the commit; p_more: the stored result, if an earlier attempt of the call was
 -- committed. Returns the result as JSON.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_apply_following(
-    p_verdict INTEGER, p_more TEXT, p_now BIGINT, p_store TEXT, p_stream INTEGER, p_run BIGINT,
+    p_verdict INTEGER, p_more TEXT, p_now BIGINT, p_store TEXT, p_sequence INTEGER, p_run BIGINT,
     p_operations {schema}.holdfast_operation[], p_new {schema}.holdfast_new_run[],
     p_parts {schema}.holdfast_plans_and_units,
     {following.parameters}
 ) RETURNS TEXT LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_record {schema}.holdfast_record;
@@ -123,7 +121,7 @@ BEGIN
     v_more := jsonb_build_object(
         'operation_results', v_results, 'claimed_children', v_claimed, 'at', p_now, 'events', FOUND,
         'ended', v_affected.ended, 'woken', v_affected.woken, 'work', v_affected.work)::text;
-    UPDATE {schema}.holdfast_receipt SET more = v_more WHERE store = p_store AND stream = p_stream;
+    UPDATE {schema}.holdfast_receipt SET more = v_more WHERE store = p_store AND sequence = p_sequence;
     RETURN v_more;
 END $$;
 
@@ -201,6 +199,10 @@ BEGIN
             affected.woken := ARRAY[v_target.run];
             affected.work := v_effect = {AddedEvent.DUE};
         END IF;
+    ELSIF p_operation.kind = {OperationKind.CANCEL} AND p_operation.ok
+          AND NOT EXISTS (SELECT FROM {schema}.holdfast_run AS r
+                           WHERE r.id = v_target.run AND r.parent = convert_from(v_pid, 'UTF8')) THEN
+        NULL;  -- not a child of this run (children_only)
     ELSIF p_operation.kind = {OperationKind.CANCEL} THEN
         affected := {schema}.holdfast_request_cancel(
             p_now, p_store, v_target.run, p_operation.payload, p_operation.note, p_operation.number, v_pid);

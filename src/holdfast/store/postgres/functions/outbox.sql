@@ -45,8 +45,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_outbox_claim(
 ) RETURNS TABLE (next_due BIGINT, run BIGINT, n BIGINT, workflow TEXT, instance_id TEXT, number BIGINT, step BYTEA,
                  type BYTEA, payload BYTEA, created_at BIGINT, attempts BIGINT, run_at BIGINT, error BYTEA,
                  delivered_at BIGINT, parked_at BIGINT, trace TEXT) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+{planner.ordered_indexes} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);

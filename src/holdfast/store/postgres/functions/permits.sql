@@ -73,9 +73,10 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_set_head(p_group BIGINT) RETURNS vo
 $$;
 
 -- The room of a limit's key. tat: the theoretical arrival time after one more permit. ready_at: when the rate has room;
--- NULL if it has, or if all permits are in use.
+-- NULL if it has, or if all permits are in use. p_needs_tokens: false for a run that continues, which has taken the tokens of
+-- its rates when it began.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_room(
-    p_now BIGINT, p_name TEXT, p_key TEXT,
+    p_now BIGINT, p_name TEXT, p_key TEXT, p_needs_tokens BOOLEAN,
     OUT free BOOLEAN, OUT ready_at BIGINT, OUT tat BIGINT, OUT pass DOUBLE PRECISION, OUT virtual DOUBLE PRECISION
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -84,6 +85,7 @@ DECLARE
     v_used BIGINT;
     v_full BOOLEAN;
     v_interval BIGINT;
+    v_latest BIGINT;
     v_early BIGINT;
 BEGIN
     SELECT * INTO v_limit FROM {schema}.holdfast_limit AS l WHERE l.name = p_name;
@@ -93,13 +95,17 @@ BEGIN
     pass := coalesce(pass, 0);
     virtual := coalesce(virtual, 0);
     v_full := coalesce(v_used >= v_limit.concurrency, v_limit.concurrency <= 0, false);
-    IF v_limit.rate_count IS NULL THEN
+    IF v_limit.rate_count IS NULL OR NOT p_needs_tokens THEN
         free := NOT v_full;
         RETURN;
     END IF;
     v_interval := v_limit.rate_ms * 1000 / v_limit.rate_count;
-    tat := greatest(tat, p_now * 1000) + v_interval;
-    v_early := tat - v_limit.burst * v_interval - p_now * 1000;
+    v_latest := p_now * 1000 + v_limit.burst * v_interval;
+    IF tat > v_latest THEN  -- of a slower rate, before a change, or of a clock that was set back: the rate is used up
+        UPDATE {schema}.holdfast_limit_use AS u SET tat = v_latest WHERE u.name = p_name AND u.key = p_key;
+    END IF;
+    tat := greatest(least(tat, v_latest), p_now * 1000) + v_interval;
+    v_early := tat - v_latest;
     free := NOT v_full AND v_early <= 0;
     IF NOT v_full AND v_early > 0 THEN
         ready_at := p_now + (v_early + 999) / 1000;
@@ -107,14 +113,15 @@ BEGIN
 END $$;
 
 -- The position of the first limit without room; 0: all have room. If a rate has no room, note when it has.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_blocking(p_now BIGINT, p_names TEXT[], p_keys TEXT[]) RETURNS INTEGER
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_blocking(
+    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_needs_tokens BOOLEAN
+) RETURNS INTEGER LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_room RECORD;
 BEGIN
     FOR i IN 1..cardinality(p_names) LOOP
-        v_room := {schema}.holdfast_room(p_now, p_names[i], p_keys[i]);
+        v_room := {schema}.holdfast_room(p_now, p_names[i], p_keys[i], p_needs_tokens);
         IF NOT v_room.free THEN
             IF v_room.ready_at IS NOT NULL THEN
                 INSERT INTO {schema}.holdfast_limit_use AS u (name, key, ready_at)
@@ -134,7 +141,7 @@ $$;
 
 -- Count a permit under its limits. The pass of its fair key increases by the inverse of the key's weight.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_take_permit(
-    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_granted_pass DOUBLE PRECISION
+    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_needs_tokens BOOLEAN, p_granted_pass DOUBLE PRECISION
 ) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -145,7 +152,7 @@ DECLARE
     v_weight DOUBLE PRECISION;
 BEGIN
     FOR i IN 1..cardinality(p_names) LOOP
-        v_room := {schema}.holdfast_room(p_now, p_names[i], p_keys[i]);
+        v_room := {schema}.holdfast_room(p_now, p_names[i], p_keys[i], p_needs_tokens);
         v_pass := v_room.pass;
         v_virtual := greatest(v_room.virtual, p_granted_pass);
         IF i = v_fair THEN
@@ -198,15 +205,15 @@ BEGIN
     LOOP
         SELECT * INTO v_group FROM {schema}.holdfast_permit_group
          WHERE waiting > 0 AND name = p_names[p_at] AND key = p_keys[p_at]
-         ORDER BY name, key, pass, head_priority, head LIMIT 1;
+         ORDER BY name, key, needs_tokens, pass, head_priority, head LIMIT 1;
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
-        v_room := {schema}.holdfast_room(p_now, p_names[p_at], p_keys[p_at]);
+        v_room := {schema}.holdfast_room(p_now, p_names[p_at], p_keys[p_at], v_group.needs_tokens);
         IF NOT v_room.free THEN
             RETURN v_room.ready_at;
         END IF;
-        v_elsewhere := {schema}.holdfast_blocking(p_now, v_group.names, v_group.keys);
+        v_elsewhere := {schema}.holdfast_blocking(p_now, v_group.names, v_group.keys, v_group.needs_tokens);
         IF v_elsewhere = 0 THEN
             SELECT min(g.ord) INTO v_elsewhere
               FROM unnest(v_group.names, v_group.keys) WITH ORDINALITY AS g (name, key, ord)
@@ -216,7 +223,7 @@ BEGIN
         IF coalesce(v_elsewhere, 0) = 0 THEN
             PERFORM {schema}.holdfast_grant_permit(p_now, v_group);
         ELSE
-            v_room := {schema}.holdfast_room(p_now, v_group.names[v_elsewhere], v_group.keys[v_elsewhere]);
+            v_room := {schema}.holdfast_room(p_now, v_group.names[v_elsewhere], v_group.keys[v_elsewhere], true);
             UPDATE {schema}.holdfast_permit_group
                SET name = v_group.names[v_elsewhere], key = v_group.keys[v_elsewhere],
                    pass = greatest(v_group.pass, v_room.virtual)
@@ -228,7 +235,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_grant_permit(p_now BIGINT, p_group {schema}.holdfast_permit_group)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM {schema}.holdfast_take_permit(p_now, p_group.names, p_group.keys, p_group.pass);
+    PERFORM {schema}.holdfast_take_permit(p_now, p_group.names, p_group.keys, p_group.needs_tokens, p_group.pass);
     UPDATE {schema}.holdfast_permit SET state = {PermitState.GRANTED}, woken = false WHERE id = p_group.head;
     UPDATE {schema}.holdfast_permit_group SET waiting = waiting - 1 WHERE id = p_group.id;
     IF p_group.waiting > 1 THEN
@@ -251,12 +258,80 @@ BEGIN
         PERFORM FROM {schema}.holdfast_task WHERE run = v_permit.run AND unit = v_permit.unit
            FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
+        -- The tasks of a paused run are due when it is resumed.
         UPDATE {schema}.holdfast_task SET run_at = p_now
-         WHERE run = v_permit.run AND unit = v_permit.unit AND owner IS NULL;
+         WHERE run = v_permit.run AND unit = v_permit.unit AND owner IS NULL
+           AND (SELECT status FROM {schema}.holdfast_run WHERE id = v_permit.run) <> {Status.PAUSED};
         UPDATE {schema}.holdfast_permit SET woken = true WHERE id = v_permit.id;
         v_count := v_count + 1;
     END LOOP;
     RETURN v_count;
+END $$;
+
+-- Add a group. Each new group deletes up to four idle ones and the use of their keys, so that keys that are used once leave
+-- no rows.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_new_permit_group(
+    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_needs_tokens BOOLEAN
+) RETURNS {schema}.holdfast_permit_group LANGUAGE plpgsql AS $$
+DECLARE
+    v_group {schema}.holdfast_permit_group;
+BEGIN
+    INSERT INTO {schema}.holdfast_permit_group (names, keys, needs_tokens, fair)
+    VALUES (p_names, p_keys, p_needs_tokens, {schema}.holdfast_fair_limit(p_names)) RETURNING * INTO v_group;
+    WITH idle AS (
+        DELETE FROM {schema}.holdfast_permit_group AS g
+         WHERE g.id IN (SELECT c.id FROM {schema}.holdfast_permit_group AS c
+                         WHERE c.id >= p_now * 7919 % v_group.id AND c.id <> v_group.id ORDER BY c.id LIMIT 4)
+           AND g.waiting = 0 AND EXISTS (SELECT FROM unnest(g.keys) AS l (key) WHERE l.key <> '')
+           AND NOT EXISTS (SELECT FROM unnest(g.names, g.keys) AS l (name, key)
+                             JOIN {schema}.holdfast_limit_use AS u ON u.name = l.name AND u.key = l.key
+                            WHERE u.key <> ''
+                              AND (u.used > 0 OR u.freed OR u.ready_at IS NOT NULL OR u.tat > p_now * 1000))
+        RETURNING g.names, g.keys
+    )
+    DELETE FROM {schema}.holdfast_limit_use AS u USING idle, unnest(idle.names, idle.keys) AS l (name, key)
+     WHERE u.name = l.name AND u.key = l.key AND u.key <> '';
+    RETURN v_group;
+END $$;
+
+-- Record that a run, whose task this transaction has locked, has taken the tokens of its rates: its later turns continue, and
+-- take none. A grant does not record it, because it locks no tasks: the request that adopts the granted permit does.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_mark_tokens(p_run BIGINT, p_unit BIGINT, p_step BYTEA, p_names TEXT[])
+RETURNS void LANGUAGE sql AS $$
+    UPDATE {schema}.holdfast_task SET has_tokens = true
+     WHERE p_unit = 0 AND p_step = ''::bytea AND run = p_run AND unit = 0 AND NOT has_tokens
+       AND EXISTS (SELECT FROM {schema}.holdfast_limit AS l WHERE l.name = ANY (p_names) AND l.rate_count IS NOT NULL)
+$$;
+
+-- Tasks of a queue without an owner that wait for a permit, or have one that no worker uses.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_waiting_tasks(p_queue TEXT) RETURNS TABLE (run BIGINT, unit BIGINT)
+LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT t.run, t.unit FROM {schema}.holdfast_permit AS p
+      JOIN {schema}.holdfast_task AS t ON t.run = p.run AND t.unit = p.unit
+     WHERE p.state < {PermitState.HELD} AND t.owner IS NULL AND t.queue = p_queue
+$$;
+
+-- Let the tasks of a queue that no worker owns wait for no permit. They are due, and request one when they are claimed.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_withdraw_queue(p_now BIGINT, p_queue TEXT) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_runs BIGINT[];
+    v_units BIGINT[];
+BEGIN
+    PERFORM FROM {schema}.holdfast_waiting_tasks(p_queue) AS w
+      JOIN {schema}.holdfast_task AS t ON t.run = w.run AND t.unit = w.unit
+      ORDER BY t.run, t.unit FOR NO KEY UPDATE OF t;
+    PERFORM {schema}.holdfast_lock_permits();
+    -- Also tasks that were parked since. One that is locked by now is claimed, and requests its permit again.
+    SELECT array_agg(locked.run), array_agg(locked.unit) INTO v_runs, v_units
+      FROM (SELECT t.run, t.unit FROM {schema}.holdfast_waiting_tasks(p_queue) AS w
+              JOIN {schema}.holdfast_task AS t ON t.run = w.run AND t.unit = w.unit
+             WHERE t.owner IS NULL FOR NO KEY UPDATE OF t SKIP LOCKED) AS locked;
+    UPDATE {schema}.holdfast_task AS t SET run_at = p_now FROM unnest(v_runs, v_units) AS w (run, unit)
+     WHERE t.run = w.run AND t.unit = w.unit;
+    DELETE FROM {schema}.holdfast_permit AS p USING unnest(v_runs, v_units) AS w (run, unit)
+     WHERE p.run = w.run AND p.unit = w.unit AND p.state < {PermitState.HELD};
+    PERFORM {schema}.holdfast_notify_freed();
 END $$;
 
 -- Request a permit for a task that this transaction has locked. True: the permit is held.
@@ -273,6 +348,7 @@ DECLARE
     v_tag DOUBLE PRECISION;
     v_pass DOUBLE PRECISION;
     v_held BOOLEAN;
+    v_needs BOOLEAN;
     v_id BIGINT;
 BEGIN
     SELECT * INTO v_found FROM {schema}.holdfast_permit
@@ -285,16 +361,19 @@ BEGIN
            SET state = CASE WHEN v_held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, owner = p_owner,
                epoch = p_epoch, attempt = p_attempt, parked = CASE WHEN p_park AND NOT v_held THEN p_epoch END
          WHERE id = v_found.id;
+        PERFORM {schema}.holdfast_mark_tokens(p_run, p_unit, p_step, p_names) WHERE v_held;
         RETURN v_held;
     END IF;
     UPDATE {schema}.holdfast_task SET permits = true WHERE run = p_run AND unit = p_unit AND NOT permits;
-    SELECT * INTO v_group FROM {schema}.holdfast_permit_group WHERE names = p_names AND keys = p_keys;
+    v_needs := p_unit <> 0 OR p_step <> ''::bytea
+        OR NOT (SELECT has_tokens FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0);
+    SELECT * INTO v_group FROM {schema}.holdfast_permit_group
+     WHERE names = p_names AND keys = p_keys AND needs_tokens = v_needs;
     IF NOT FOUND THEN
-        INSERT INTO {schema}.holdfast_permit_group (names, keys, fair) VALUES (p_names, p_keys, v_fair)
-        RETURNING * INTO v_group;
+        v_group := {schema}.holdfast_new_permit_group(p_now, p_names, p_keys, v_needs);
     END IF;
     IF v_group.waiting = 0 THEN
-        v_blocking := {schema}.holdfast_blocking(p_now, p_names, p_keys);
+        v_blocking := {schema}.holdfast_blocking(p_now, p_names, p_keys, v_needs);
     END IF;
     v_held := v_group.waiting = 0 AND v_blocking = 0;
     SELECT coalesce(max(u.virtual), 0) INTO v_tag FROM unnest(p_names, p_keys) AS l (name, key)
@@ -306,7 +385,8 @@ BEGIN
             p_owner, p_epoch, CASE WHEN p_park AND NOT v_held THEN p_epoch END)
     RETURNING id INTO v_id;
     IF v_held THEN
-        PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, 0);
+        PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, v_needs, 0);
+        PERFORM {schema}.holdfast_mark_tokens(p_run, p_unit, p_step, p_names);
     ELSIF v_group.waiting > 0 THEN
         UPDATE {schema}.holdfast_permit_group
            SET waiting = waiting + 1, head = CASE WHEN p_priority < head_priority THEN v_id ELSE head END,
@@ -325,95 +405,4 @@ BEGIN
          WHERE id = v_group.id;
     END IF;
     RETURN v_held;
-END $$;
-
--- One exchange of a worker: returns, parks, grants, requests. p_all: return all permits that the worker holds, because
--- the reply to an earlier attempt of this call was lost. The arrays of limits hold JSON lists of [name, key].
-CREATE OR REPLACE FUNCTION {schema}.holdfast_exchange_permits(
-    p_now BIGINT, p_store TEXT, p_all BOOLEAN, p_owner TEXT, {exchange.parameters}
-) RETURNS TABLE (results INTEGER[], granted_run BIGINT[], granted_unit BIGINT[], granted_step BYTEA[],
-                 granted_attempt BIGINT[], granted_epoch BIGINT[], due BOOLEAN, next_at BIGINT) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
-#variable_conflict use_column
-DECLARE
-    v_now BIGINT := {schema}.holdfast_begin(p_now);
-    v_request RECORD;
-    v_held BOOLEAN;
-    v_signal INTEGER;
-    v_woken INTEGER;
-BEGIN
-    IF cardinality(p_q_run) = 0 AND cardinality(p_x_run) = 0 AND cardinality(p_k_run) = 0 AND NOT p_all
-       AND NOT EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE freed)
-       AND NOT EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= v_now)
-       AND NOT EXISTS (SELECT FROM {schema}.holdfast_permit
-                        WHERE state = {PermitState.GRANTED} AND (owner = p_owner OR (owner IS NULL AND NOT woken))) THEN
-        SELECT false, min(ready_at) INTO due, next_at FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL;
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    PERFORM FROM {schema}.holdfast_task AS t
-      WHERE (t.run, t.unit) IN (SELECT q.run, q.unit FROM unnest(p_q_run, p_q_unit) AS q (run, unit))
-      ORDER BY t.run, t.unit FOR NO KEY UPDATE;
-    PERFORM {schema}.holdfast_lock_permits();
-    DELETE FROM {schema}.holdfast_permit AS p USING {exchange.returns.rows}
-     WHERE p.run = x.run AND p.unit = x.unit AND p.step = x.step AND p.attempt = x.attempt AND p.owner = x.owner
-       AND p.epoch = x.epoch;
-    UPDATE {schema}.holdfast_permit AS p SET parked = p.epoch FROM {exchange.parked.rows}
-     WHERE p.run = k.run AND p.unit = k.unit AND p.owner = k.owner AND p.epoch = k.epoch
-       AND p.state < {PermitState.HELD};
-    PERFORM {schema}.holdfast_settle_permits(v_now);
-    results := '{}';
-    FOR v_request IN
-        SELECT q.*, ARRAY(SELECT l ->> 0 FROM jsonb_array_elements(q.limits::jsonb) AS l) AS names,
-               ARRAY(SELECT l ->> 1 FROM jsonb_array_elements(q.limits::jsonb) AS l) AS keys
-          FROM {exchange.requests.numbered_rows} ORDER BY q.ord
-    LOOP
-        SELECT t.signal INTO v_signal FROM {schema}.holdfast_task AS t
-         WHERE t.run = v_request.run AND t.unit = v_request.unit AND (t.owner = v_request.owner) IS TRUE
-           AND t.epoch = v_request.epoch;
-        IF NOT FOUND THEN
-            results := results || {PermitResult.LOST};
-            CONTINUE;
-        END IF;
-        v_held := {schema}.holdfast_request_permit(
-            v_now, v_request.run, v_request.unit, v_request.owner, v_request.epoch, v_request.step, v_request.attempt,
-            v_request.names, v_request.keys, v_request.priority, v_request.until_end, v_request.park);
-        results := results || CASE WHEN v_held THEN {PermitResult.HELD} ELSE {PermitResult.WAITING} END;
-        IF v_request.park AND NOT v_held THEN
-            UPDATE {schema}.holdfast_task
-               SET owner = NULL, lease_until = NULL, run_at = NULL, lost = losses > 0, signal = 0
-             WHERE run = v_request.run AND unit = v_request.unit;
-            IF v_signal & {Signal.PAUSE} <> 0 THEN
-                UPDATE {schema}.holdfast_run SET status = {Status.PAUSED}, note = NULL, updated_at = v_now
-                 WHERE id = v_request.run;
-            END IF;
-        END IF;
-    END LOOP;
-    v_woken := {schema}.holdfast_wake_granted(v_now);
-    IF v_woken > 0 THEN
-        PERFORM pg_notify('{channel}', p_store);
-    END IF;
-    IF EXISTS (SELECT FROM {schema}.holdfast_permit
-                WHERE state = {PermitState.GRANTED} AND owner IS NOT NULL AND owner <> p_owner) THEN
-        PERFORM pg_notify('{channel}', p_store);
-    END IF;
-    WITH held AS (
-        UPDATE {schema}.holdfast_permit SET state = {PermitState.HELD}
-         WHERE state = {PermitState.GRANTED} AND owner = p_owner RETURNING *
-    )
-    SELECT array_agg(run), array_agg(unit), array_agg(step), array_agg(attempt), array_agg(epoch)
-      INTO granted_run, granted_unit, granted_step, granted_attempt, granted_epoch FROM held;
-    IF p_all THEN
-        SELECT array_agg(run), array_agg(unit), array_agg(step), array_agg(attempt), array_agg(epoch)
-          INTO granted_run, granted_unit, granted_step, granted_attempt, granted_epoch
-          FROM {schema}.holdfast_permit WHERE state = {PermitState.HELD} AND owner = p_owner;
-    END IF;
-    IF EXISTS (SELECT FROM {schema}.holdfast_permit
-                WHERE state = {PermitState.GRANTED} AND owner IS NULL AND NOT woken) THEN
-        next_at := v_now + {WAKE_RETRY_MS};
-    ELSE
-        SELECT min(ready_at) INTO next_at FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL;
-    END IF;
-    due := v_woken > 0;
-    RETURN NEXT;
 END $$;

@@ -1,4 +1,4 @@
--- Deleting finished runs (PruneRequest).
+-- Deleting finished runs (PruneRuns).
 
 -- Delete finished runs of one workflow and status, at most p_limit. next_at and next_run: the position after the last
 -- examined run; NULL: there are no more. Row locks are taken in the order of the runs' ids, and candidates that another
@@ -8,8 +8,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_prune(
     p_now BIGINT, p_workflow TEXT, p_status TEXT, p_age_ms BIGINT, p_keep BIGINT, p_at BIGINT, p_run BIGINT,
     p_limit BIGINT, p_dry_run BOOLEAN
 ) RETURNS TABLE (runs BIGINT, next_at BIGINT, next_run BIGINT, stored BIGINT, seconds DOUBLE PRECISION) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_before BIGINT := {schema}.holdfast_begin(p_now) - p_age_ms;

@@ -1,4 +1,4 @@
--- Runs that go on from the recorded history of another run, and the deletion of instances.
+-- Runs that continue from the recorded history of another run, and the deletion of instances.
 
 -- Insert a run that continues the history of p_source: its successor or, with p_fork_id, the first run of another
 -- instance. The run is due at once, or when its units are done. It has the PLAN facts of the source, and no others yet.
@@ -6,8 +6,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_insert_continuation(
     p_now BIGINT, p_store TEXT, p_source BIGINT, p_token BIGINT, p_params BYTEA, p_attempt BIGINT, p_expires_ms BIGINT,
     p_expiry TEXT, p_options BYTEA, p_fork_id TEXT, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
 ) RETURNS BIGINT LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -30,8 +29,7 @@ END $$;
 -- Delete all runs of an instance, which have ended, with all their rows.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_delete_instance(p_workflow TEXT, p_instance_id TEXT) RETURNS void
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_runs BIGINT[] := ARRAY(SELECT id FROM {schema}.holdfast_run

@@ -54,7 +54,7 @@ DECLARE
     v_workflow TEXT;
     v_single TEXT;
 BEGIN
-    SELECT r.workflow, convert_from(r.options, 'UTF8')::json ->> 'single' INTO v_workflow, v_single
+    SELECT r.workflow, {schema}.holdfast_json_member(r.options, 'single') #>> '{}' INTO v_workflow, v_single
       FROM {schema}.holdfast_run AS r WHERE r.id = p_run;
     IF v_single IS NULL THEN
         RETURN;
@@ -207,24 +207,25 @@ DECLARE
 BEGIN
     PERFORM {schema}.holdfast_lock_permits();
     PERFORM {schema}.holdfast_settle_permits(p_now);
-    SELECT * INTO v_group FROM {schema}.holdfast_permit_group AS g WHERE g.names = p_names AND g.keys = p_keys;
+    SELECT * INTO v_group FROM {schema}.holdfast_permit_group AS g
+     WHERE g.names = p_names AND g.keys = p_keys AND g.needs_tokens;
     IF v_group.waiting > 0 THEN
         RETURN p_names[1];
     END IF;
     FOR i IN 1..cardinality(p_names) LOOP
-        IF NOT (SELECT r.free FROM {schema}.holdfast_room(p_now, p_names[i], p_keys[i]) AS r) THEN
+        IF NOT (SELECT r.free FROM {schema}.holdfast_room(p_now, p_names[i], p_keys[i], true) AS r) THEN
             RETURN p_names[i];
         END IF;
     END LOOP;
     IF v_group.id IS NULL THEN
-        INSERT INTO {schema}.holdfast_permit_group (names, keys, fair)
-        VALUES (p_names, p_keys, {schema}.holdfast_fair_limit(p_names)) RETURNING * INTO v_group;
+        v_group := {schema}.holdfast_new_permit_group(p_now, p_names, p_keys, true);
     END IF;
     UPDATE {schema}.holdfast_task SET permits = true WHERE run = p_run AND unit = 0;
     INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch,
                                           parked, woken)
     VALUES (p_run, 0, ''::bytea, 0, v_group.id, {PermitState.GRANTED}, p_priority, 0, p_until_end, NULL, 0, 0, true);
-    PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, 0);
+    PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, true, 0);
+    PERFORM {schema}.holdfast_mark_tokens(p_run, 0, ''::bytea, p_names);
     RETURN NULL;
 END $$;
 
@@ -235,8 +236,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_create_with_policy(
     p_parts {schema}.holdfast_plans_and_units, p_policy TEXT, p_key TEXT, p_max_wait BIGINT, p_size BIGINT,
     p_max_bytes BIGINT, p_names TEXT[], p_keys TEXT[], p_until_end BOOLEAN
 ) RETURNS TABLE (result TEXT, run BIGINT, ended BIGINT[], woken BIGINT[], work BOOLEAN, limit_name TEXT) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);

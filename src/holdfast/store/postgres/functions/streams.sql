@@ -1,5 +1,11 @@
 -- Streams: appends of items (StreamWrite).
 
+-- True if the value of an item is an envelope that refers to a blob. Such an item has a chunk of its own.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_holds_blob(p_item BYTEA) RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
+    SELECT position('\x20207b'::bytea IN substring(p_item FROM 1 FOR 40)) > 0
+       AND position('"blobs":['::bytea IN p_item) > 0
+$$;
+
 -- Append the items of one writer to a stream. The task of the run must be locked, or its commit be in progress.
 -- p_items are packed items. Items that the store has already are skipped: p_start is the number of items that the
 -- writer wrote before them. verdict: a WriteVerdict. p_step_key NULL: the workflow's code.
@@ -18,6 +24,7 @@ DECLARE
     v_bytes BIGINT;
     v_data BYTEA;
     v_marker BOOLEAN;
+    v_alone BOOLEAN;
 BEGIN
     INSERT INTO {schema}.holdfast_stream (run, name, items, size, code_items, markers, tail)
     VALUES (p_run, p_name, 0, 0, 0, 0, 0) ON CONFLICT (run, name) DO NOTHING;
@@ -43,14 +50,16 @@ BEGIN
         v_head.code_items := v_head.code_items + greatest(0, v_to - v_from + 1) + v_marker::int;
     END IF;
     IF v_tail.closes IS FALSE AND v_tail.step_key IS NOT DISTINCT FROM p_step_key
-       AND (p_step_key IS NULL OR (v_tail.epoch = p_epoch AND v_tail.attempt = p_attempt)) THEN
+       AND (p_step_key IS NULL OR (v_tail.epoch = p_epoch AND v_tail.attempt = p_attempt))
+       AND NOT {schema}.holdfast_holds_blob(v_tail.data) THEN
         v_n := v_tail.count;
         v_bytes := length(v_tail.data);
     ELSE
         v_n := {CHUNK_ITEMS};
     END IF;
     WHILE v_from <= v_to LOOP
-        IF v_n < {CHUNK_ITEMS} AND v_bytes < {CHUNK_BYTES} THEN
+        v_alone := {schema}.holdfast_holds_blob(p_items[v_from]);
+        IF NOT v_alone AND v_n < {CHUNK_ITEMS} AND v_bytes < {CHUNK_BYTES} THEN
             v_tail := NULL;
         ELSE
             v_head.tail := v_head.items + 1;
@@ -68,9 +77,13 @@ BEGIN
             v_head.items := v_head.items + 1;
             v_n := v_n + 1;
             v_from := v_from + 1;
+            EXIT WHEN v_alone OR (v_from <= v_to AND {schema}.holdfast_holds_blob(p_items[v_from]));
         END LOOP;
         UPDATE {schema}.holdfast_chunk SET count = v_n, data = data || v_data
          WHERE run = p_run AND name = p_name AND first = v_head.tail;
+        IF v_alone THEN
+            v_n := {CHUNK_ITEMS};
+        END IF;
     END LOOP;
     IF v_marker THEN
         v_head.items := v_head.items + 1;

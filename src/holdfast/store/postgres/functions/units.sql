@@ -9,11 +9,10 @@
 -- The tasks of all runs concerned are locked first, in lock order, so that no other transaction decrements, frees or
 -- ends their units meanwhile. Only claims continue, and they find nothing but tasks that were due before.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_advance(
-    p_now BIGINT, p_store TEXT, p_stream INTEGER, p_n BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_claim_limit BIGINT,
+    p_now BIGINT, p_store TEXT, p_sequence INTEGER, p_n BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_claim_limit BIGINT,
     p_token BIGINT, p_version TEXT, {advance.parameters}
 ) RETURNS TABLE (applied INTEGER[], taken BIGINT[], due BOOLEAN) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off AS $$
+{planner.nested_loops} AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -39,7 +38,7 @@ BEGIN
         p_claim_limit := 0;
     END IF;
     -- Read the receipt under the locks: an earlier attempt of this call may have held them until now.
-    v_receipt := {schema}.holdfast_find_receipt(p_store, p_stream, p_n);
+    v_receipt := {schema}.holdfast_find_receipt(p_store, p_sequence, p_n);
     IF v_receipt.n IS NOT NULL THEN
         RETURN QUERY SELECT v_receipt.verdicts, v_receipt.taken, v_receipt.due[1];
         RETURN;
@@ -93,7 +92,7 @@ BEGIN
     applied := v_fence.applied;
     taken := v_taken.runs || v_taken.units || v_taken.epochs;
     due := v_taken.due;
-    v_count := {schema}.holdfast_write_receipt(p_store, p_stream, p_n, v_now, applied, '{}', ARRAY[due], NULL, taken);
+    v_count := {schema}.holdfast_write_receipt(p_store, p_sequence, p_n, v_now, applied, '{}', ARRAY[due], NULL, taken);
     RETURN NEXT;
 END $$;
 

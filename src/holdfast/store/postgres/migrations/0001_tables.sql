@@ -40,7 +40,7 @@ CREATE TABLE {schema}.holdfast_run (
     pinned        BOOLEAN  NOT NULL DEFAULT false,  -- only workers of its version claim it
     origin        BYTEA,   -- the run whose history this one continues, as JSON
     forked_from   BIGINT,  -- the instance that this one was forked from
-    retried       BOOLEAN  NOT NULL DEFAULT false,  -- errored, and its successor goes on from its history
+    retried       BOOLEAN  NOT NULL DEFAULT false,  -- errored, and its successor continues from its history
     -- The name in the JSON of the error, as it is written there; the same expression is in holdfast_error_name.
     error_name    TEXT     COLLATE "C" GENERATED ALWAYS AS (left(substring(
         encode(substring(error FROM 1 FOR 1000), 'escape')
@@ -96,11 +96,13 @@ CREATE TABLE {schema}.holdfast_task (
     key          BYTEA,    -- key of the unit's START facts; NULL for unit 0
     pin          TEXT     COLLATE "C" NOT NULL DEFAULT '',  -- version of the workers that may claim it; empty: any
     permits      BOOLEAN  NOT NULL DEFAULT false,  -- the task has, or had, permits
+    has_tokens   BOOLEAN  NOT NULL DEFAULT false,  -- the run has taken the tokens of its rates
     single       TEXT     COLLATE "C",  -- key of the singleton group of the run; only in unit 0
     held_at      BIGINT,   -- due time of a held run, once the run before it has ended
     gather       TEXT     COLLATE "C",  -- key by which later starts find the run while it is pending
     items        BIGINT,   -- number of starts in a batch
     gathered     BIGINT[], -- tokens of the starts that the run stands for, so that a repeated call finds them
+    fair_key     TEXT     COLLATE "C",  -- key under which the run was started in bucket 3
     PRIMARY KEY (run, unit)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
@@ -117,6 +119,9 @@ CREATE INDEX holdfast_task_lease ON {schema}.holdfast_task (owner, lease_until) 
 CREATE INDEX holdfast_task_own_lease ON {schema}.holdfast_task (owner, lease_until) WHERE lease_ms IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON {schema}.holdfast_task (owner) WHERE signal <> 0;
 CREATE INDEX holdfast_task_expiry ON {schema}.holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
+-- Runs that have not begun, of workflows whose keys are claimed in turn.
+CREATE INDEX holdfast_task_fair ON {schema}.holdfast_task (queue, workflow, fair_key, priority, run)
+    WHERE bucket = 3 AND owner IS NULL AND run_at IS NOT NULL;
 -- Start policies: the executed run of a group, its held runs, and pending runs.
 CREATE INDEX holdfast_task_single ON {schema}.holdfast_task (workflow, single)
     WHERE single IS NOT NULL AND held_at IS NULL;
@@ -313,7 +318,8 @@ CREATE TABLE {schema}.holdfast_worker (
     started_at   BIGINT  NOT NULL,
     seen_at      BIGINT  NOT NULL,
     lease_until  BIGINT  NOT NULL,
-    version      TEXT
+    version      TEXT,
+    draining     BOOLEAN NOT NULL DEFAULT false  -- the worker claims nothing and gives up its turns
 ) WITH (fillfactor = 50);
 
 -- Records of control requests; only added.
@@ -381,13 +387,13 @@ CREATE TABLE {schema}.holdfast_tick (
 CREATE INDEX holdfast_tick_open ON {schema}.holdfast_tick (schedule, n) WHERE state IN ('started', 'cancelling');
 CREATE INDEX holdfast_tick_queued ON {schema}.holdfast_tick (schedule, n) WHERE state = 'queued';
 
--- The last batch of commits of each stream of calls, and its result; a store has one stream for each call that it makes
--- concurrently.
+-- The last batch of commits of each sequence of calls, and its result; a store has one sequence for each call that it
+-- makes concurrently.
 -- A call whose reply was lost is repeated with the same number and returns the stored result; a call with an older
 -- number fails.
 CREATE TABLE {schema}.holdfast_receipt (
     store     TEXT       COLLATE "C" NOT NULL,
-    stream    INTEGER    NOT NULL,
+    sequence  INTEGER    NOT NULL,
     n         BIGINT     NOT NULL,
     at        BIGINT     NOT NULL,
     verdicts  INTEGER[]  NOT NULL,
@@ -395,7 +401,7 @@ CREATE TABLE {schema}.holdfast_receipt (
     due       BOOLEAN[]  NOT NULL,
     more      TEXT,      -- JSON: results of operations, and the affected runs
     taken     BIGINT[],  -- claimed by an advance: runs, then units, then epochs
-    PRIMARY KEY (store, stream)
+    PRIMARY KEY (store, sequence)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 -- Limits, and permits of attempts, units and runs (docs/architecture.md, "Flow control").
@@ -426,11 +432,24 @@ CREATE TABLE {schema}.holdfast_limit_use (
 CREATE INDEX holdfast_limit_freed ON {schema}.holdfast_limit_use (name, key) WHERE freed;
 CREATE INDEX holdfast_limit_ready ON {schema}.holdfast_limit_use (ready_at) WHERE ready_at IS NOT NULL;
 
+-- The keys that have runs in bucket 3, or had: a claim takes from the key with the lowest pass (stride scheduling).
+CREATE TABLE {schema}.holdfast_fair_key (
+    queue     TEXT COLLATE "C" NOT NULL,
+    workflow  TEXT COLLATE "C" NOT NULL,
+    key       TEXT COLLATE "C" NOT NULL,
+    pass      DOUBLE PRECISION NOT NULL,
+    stride    DOUBLE PRECISION NOT NULL,  -- the inverse of the weight of the key
+    PRIMARY KEY (queue, workflow, key)
+);
+
+CREATE INDEX holdfast_fair_key_pass ON {schema}.holdfast_fair_key (queue, workflow, pass);
+
 -- Permits with the same limits and keys. A group with waiting permits waits at one limit, which has no room.
 CREATE TABLE {schema}.holdfast_permit_group (
     id             BIGINT   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     names          TEXT[]   NOT NULL,
     keys           TEXT[]   NOT NULL,
+    needs_tokens   BOOLEAN  NOT NULL,            -- false: permits of runs that have taken the tokens of their rates
     fair           INTEGER,                     -- the position of the first fair limit
     waiting        BIGINT   NOT NULL DEFAULT 0,  -- number of waiting permits
     name           TEXT     COLLATE "C",        -- the blocking limit
@@ -438,11 +457,11 @@ CREATE TABLE {schema}.holdfast_permit_group (
     pass           DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of the fair key, or of the first waiting permit
     head_priority  BIGINT,                      -- of the first waiting permit
     head           BIGINT,                      -- its id
-    UNIQUE (names, keys)
+    UNIQUE (names, keys, needs_tokens)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX holdfast_permit_group_turn
-    ON {schema}.holdfast_permit_group (name, key, pass, head_priority, head) WHERE waiting > 0;
+CREATE INDEX holdfast_permit_group_next
+    ON {schema}.holdfast_permit_group (name, key, needs_tokens, pass, head_priority, head) WHERE waiting > 0;
 CREATE INDEX holdfast_permit_group_fair
     ON {schema}.holdfast_permit_group ((names[fair]), (keys[fair])) WHERE waiting > 0;
 
@@ -527,7 +546,8 @@ CREATE TYPE {schema}.holdfast_new_run AS (
     params BYTEA, queue TEXT, priority BIGINT, delay_ms BIGINT, seed BIGINT, owner TEXT, lease_ms BIGINT,
     on_conflict TEXT, on_reuse TEXT, options BYTEA, memo BYTEA, search BYTEA, reuse_after_ms BIGINT,
     expires_ms BIGINT, expiry TEXT,
-    parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA, version TEXT, pinned BOOLEAN,
+    parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA,
+    fair_limit TEXT, fair_key TEXT, version TEXT, pinned BOOLEAN,
     start_event_type TEXT[], start_event_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[], units BIGINT
 );
 

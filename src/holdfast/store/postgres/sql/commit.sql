@@ -16,15 +16,15 @@ SELECT EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = $1 AND unit = $2 A
 -- needed. The transaction id would not do: after a crash the server reuses an id that never reached the disk.
 -- name: insert_marker
 WITH used AS (DELETE FROM {schema}.holdfast_receipt WHERE store = ANY($1::text[]))
-INSERT INTO {schema}.holdfast_receipt (store, stream, n, at, verdicts, signals, due)
+INSERT INTO {schema}.holdfast_receipt (store, sequence, n, at, verdicts, signals, due)
 VALUES ('transaction ' || gen_random_uuid(), 0, 0, {schema}.holdfast_begin(NULL), '{}', '{}', '{}') RETURNING store;
 
 -- True if the marker exists, that is, the transaction was committed; otherwise inserts it with n = 1. The insert waits
 -- for a transaction that is still running.
 -- name: was_committed
-INSERT INTO {schema}.holdfast_receipt AS r (store, stream, n, at, verdicts, signals, due)
+INSERT INTO {schema}.holdfast_receipt AS r (store, sequence, n, at, verdicts, signals, due)
 VALUES ($1, 0, 1, {schema}.holdfast_begin(NULL), '{}', '{}', '{}')
-ON CONFLICT (store, stream) DO UPDATE SET n = r.n
+ON CONFLICT (store, sequence) DO UPDATE SET n = r.n
 RETURNING n = 0;
 
 -- name: search_path

@@ -15,8 +15,13 @@ SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_cancel($1, $2, $
 
 -- name: restart
 SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_restart(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
 ) AS s;
 
 -- name: resolve
 SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_resolve($1, $2, $3, $4, $5) AS s;
+
+-- name: resolve_unit
+SELECT s.done, (s.r).* FROM {schema}.holdfast_resolve_unit(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, {advance.facts.arguments}
+) AS s;

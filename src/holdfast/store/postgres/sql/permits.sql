@@ -13,8 +13,12 @@ ON CONFLICT (name) DO UPDATE
        burst = excluded.burst, fair = excluded.fair, weights = excluded.weights,
        declared = coalesce(excluded.declared, l.declared);
 
+-- A limit without any use, such as one with a concurrency of 0, has no row of its own yet.
 -- name: mark_freed
-WITH freed AS (UPDATE {schema}.holdfast_limit_use SET freed = true WHERE name = $1)
+WITH freed AS (
+    INSERT INTO {schema}.holdfast_limit_use (name, key, freed)
+    SELECT DISTINCT name, key, true FROM {schema}.holdfast_permit_group WHERE waiting > 0 AND name = $1
+    ON CONFLICT (name, key) DO UPDATE SET freed = true)
 SELECT pg_notify('{channel}', 'permits');
 
 -- name: use_of_limit

@@ -13,6 +13,12 @@ ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, declared = excluded.d
 -- name: notify
 SELECT pg_notify('{channel}', $1);
 
+-- name: withdraw
+SELECT {schema}.holdfast_withdraw_queue({schema}.holdfast_begin($1), $2);
+
+-- name: move_fair_keys
+SELECT {schema}.holdfast_move_fair_keys($1, $2);
+
 -- The tasks are locked in the order of their runs, as every write that concerns several runs does.
 -- name: move
 WITH task AS (

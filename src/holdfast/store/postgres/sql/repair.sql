@@ -38,6 +38,9 @@ UPDATE {schema}.holdfast_task SET missing = $2 WHERE run = $1 AND unit = 0;
 SELECT {schema}.holdfast_watch_run({schema}.holdfast_begin($1), $2, r, $4)
   FROM {schema}.holdfast_record AS r WHERE r.run = {schema}.holdfast_run_of_pid($3);
 
+-- name: unlink_partners
+DELETE FROM {schema}.holdfast_watch WHERE target = $1;
+
 -- name: record
 SELECT * FROM {schema}.holdfast_record WHERE run = $1;
 

@@ -21,8 +21,22 @@ SELECT string_agg(id, ', ') FROM {schema}.holdfast_worker
 -- name: owned_tasks
 SELECT count(*) FROM {schema}.holdfast_task WHERE owner IS NOT NULL;
 
--- name: has_runs
-SELECT EXISTS (SELECT FROM {schema}.holdfast_run);
+-- A permit that a run holds until its end. needs_tokens matters to permits that wait.
+-- name: insert_group
+INSERT INTO {schema}.holdfast_permit_group (names, keys, needs_tokens) VALUES ($1, $2, true) ON CONFLICT DO NOTHING;
+
+-- name: insert_permit
+INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, epoch)
+SELECT $1, $2, $3, $4, id, 2, $5, 0, true, 0
+  FROM {schema}.holdfast_permit_group WHERE names = $6 AND keys = $7 AND needs_tokens;
+
+-- name: count_permit
+INSERT INTO {schema}.holdfast_limit_use AS u (name, key, used)
+SELECT name, key, 1 FROM unnest($1::text[], $2::text[]) AS l (name, key)
+ON CONFLICT (name, key) DO UPDATE SET used = u.used + 1;
+
+-- name: mark_task
+UPDATE {schema}.holdfast_task SET permits = true WHERE run = $1 AND unit = $2;
 
 -- name: last_id
 SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}.holdfast_run_id;

@@ -36,7 +36,7 @@ CREATE TABLE holdfast_run (
     pinned        INTEGER NOT NULL DEFAULT 0,  -- only workers of its version claim it
     origin        BLOB,     -- the run whose history this one continues, as JSON
     forked_from   INTEGER,  -- the instance that this one was forked from
-    retried       INTEGER NOT NULL DEFAULT 0,  -- errored, and its successor goes on from its history
+    retried       INTEGER NOT NULL DEFAULT 0,  -- errored, and its successor continues from its history
     error_name    TEXT GENERATED ALWAYS AS (iif(error IS NOT NULL AND json_valid(CAST(error AS TEXT)),
                                                 CAST(error AS TEXT) ->> '$.name', NULL)) VIRTUAL,
     UNIQUE (workflow, instance_id, number)
@@ -83,10 +83,12 @@ CREATE TABLE holdfast_task (
     lease_ms     INTEGER,                     -- its own lease duration, which heartbeats renew; NULL: the worker's
     pin          TEXT    NOT NULL DEFAULT '', -- the version of the workers that may claim it; empty: any
     permits      INTEGER NOT NULL DEFAULT 0,  -- 1: the task has, or had, permits
+    has_tokens   INTEGER NOT NULL DEFAULT 0,  -- 1: the run has taken the tokens of its rates
     single       TEXT,                        -- key of the singleton group of the run; only in unit 0
     held_at      INTEGER,                     -- due time of a held run, once the run before it has ended
     gather       TEXT,                        -- key by which later starts find the run while it is pending
     items        INTEGER,                     -- number of starts in a batch
+    fair_key     TEXT,                        -- key under which the run was started in bucket 3
     PRIMARY KEY (run, unit)
 ) STRICT, WITHOUT ROWID;
 
@@ -99,6 +101,9 @@ CREATE INDEX holdfast_task_expiry ON holdfast_task (expires_at) WHERE expires_at
 CREATE INDEX holdfast_task_single ON holdfast_task (workflow, single) WHERE single IS NOT NULL AND held_at IS NULL;
 CREATE INDEX holdfast_task_held ON holdfast_task (workflow, single, run) WHERE held_at IS NOT NULL;
 CREATE INDEX holdfast_task_gather ON holdfast_task (workflow, gather, run) WHERE gather IS NOT NULL AND epoch = 0;
+-- Runs that have not begun, of workflows whose keys are claimed in turn.
+CREATE INDEX holdfast_task_fair ON holdfast_task (queue, workflow, fair_key, priority, run)
+    WHERE bucket = 3 AND owner IS NULL AND run_at IS NOT NULL;
 -- Due units of one run: by unit, and by time.
 CREATE INDEX holdfast_task_unit ON holdfast_task (run, unit)
     WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL;
@@ -346,7 +351,8 @@ CREATE TABLE holdfast_worker (
     started_at   INTEGER NOT NULL,
     seen_at      INTEGER NOT NULL,
     lease_until  INTEGER NOT NULL,
-    version      TEXT
+    version      TEXT,
+    draining     INTEGER NOT NULL DEFAULT 0  -- the worker claims nothing and gives up its turns
 ) STRICT;
 
 -- Limits, and permits of attempts, units and runs (docs/architecture.md, "Flow control").
@@ -377,10 +383,23 @@ CREATE TABLE holdfast_limit_use (
 CREATE INDEX holdfast_limit_freed ON holdfast_limit_use (name, key) WHERE freed = 1;
 CREATE INDEX holdfast_limit_ready ON holdfast_limit_use (ready_at) WHERE ready_at IS NOT NULL;
 
+-- The keys that have runs in bucket 3, or had: a claim takes from the key with the lowest pass (stride scheduling).
+CREATE TABLE holdfast_fair_key (
+    queue     TEXT NOT NULL,
+    workflow  TEXT NOT NULL,
+    key       TEXT NOT NULL,
+    pass      REAL NOT NULL,
+    stride    REAL NOT NULL,  -- the inverse of the weight of the key
+    PRIMARY KEY (queue, workflow, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_fair_key_pass ON holdfast_fair_key (queue, workflow, pass);
+
 -- Permits with the same limits and keys. A group with waiting permits waits at one limit, which has no room.
 CREATE TABLE holdfast_permit_group (
     id             INTEGER PRIMARY KEY,
-    limits         TEXT    NOT NULL UNIQUE,     -- a JSON list of [name, key]
+    limits         TEXT    NOT NULL,            -- a JSON list of [name, key]
+    needs_tokens   INTEGER NOT NULL,            -- 0: permits of runs that have taken the tokens of their rates
     fair_name      TEXT,                        -- the first fair limit of the list
     fair_key       TEXT,
     waiting        INTEGER NOT NULL DEFAULT 0,  -- number of waiting permits
@@ -388,10 +407,12 @@ CREATE TABLE holdfast_permit_group (
     key            TEXT,
     pass           REAL    NOT NULL DEFAULT 0,  -- of the fair key, or of the first waiting permit
     head_priority  INTEGER,                     -- of the first waiting permit
-    head           INTEGER                      -- its id
+    head           INTEGER,                     -- its id
+    UNIQUE (limits, needs_tokens)
 ) STRICT;
 
-CREATE INDEX holdfast_permit_group_turn ON holdfast_permit_group (name, key, pass, head_priority, head)
+CREATE INDEX holdfast_permit_group_next
+    ON holdfast_permit_group (name, key, needs_tokens, pass, head_priority, head)
     WHERE waiting > 0;
 CREATE INDEX holdfast_permit_group_fair ON holdfast_permit_group (fair_name, fair_key) WHERE waiting > 0;
 

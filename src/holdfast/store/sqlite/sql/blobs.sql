@@ -22,3 +22,6 @@ DELETE FROM holdfast_blob_chunk
 
 -- name: forget
 DELETE FROM holdfast_blob WHERE id IN (SELECT value FROM json_each(?1)) AND refs <= 0;
+
+-- name: triggers
+SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'holdfast\_blob\_%' ESCAPE '\';

@@ -37,8 +37,10 @@ SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfa
    AND queue = ?1 AND workflow = ?2 AND pin = ?3 AND bucket = ?4 AND priority = ?5 AND run_at <= ?6
  ORDER BY run_at LIMIT ?7;
 
+-- A run that began in its turn (bucket 3) does not wait for a turn again.
 -- name: claim_run
-UPDATE holdfast_task SET owner = ?3, lease_until = ?4, lease_ms = NULL, epoch = epoch + 1, lost = 0
+UPDATE holdfast_task SET owner = ?3, lease_until = ?4, lease_ms = NULL, epoch = epoch + 1, lost = 0,
+       bucket = iif(bucket = 3, 1, bucket)
  WHERE run = ?1 AND unit = ?2;
 
 -- name: claim_unit

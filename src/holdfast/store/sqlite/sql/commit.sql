@@ -11,9 +11,6 @@ INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, va
                            timeout_ms, wake_at, event_type, event)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: deliver
-UPDATE holdfast_event SET delivered_at = ?3, consumed_by = ?4 WHERE run = ?1 AND n = ?2 AND delivered_at IS NULL;
-
 -- name: insert_log
 INSERT INTO holdfast_log (run, n, level, category, message, data, at, step_key, attempt, is_replay)
 VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_log WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);

@@ -42,3 +42,6 @@ SELECT n, type FROM holdfast_event INDEXED BY holdfast_event_undelivered
 
 -- name: move
 UPDATE holdfast_event SET run = ?3, n = ?4 WHERE run = ?1 AND n = ?2;
+
+-- name: deliver
+UPDATE holdfast_event SET delivered_at = ?3, consumed_by = ?4 WHERE run = ?1 AND n = ?2 AND delivered_at IS NULL;

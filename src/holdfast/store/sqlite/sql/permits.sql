@@ -9,8 +9,11 @@ ON CONFLICT (name) DO UPDATE
        burst = excluded.burst, fair = excluded.fair, weights = excluded.weights,
        declared = coalesce(excluded.declared, declared);
 
+-- A limit without any use, such as one with a concurrency of 0, has no row of its own yet.
 -- name: mark_freed
-UPDATE holdfast_limit_use SET freed = 1 WHERE name = ?1;
+INSERT INTO holdfast_limit_use (name, key, freed)
+SELECT name, key, 1 FROM holdfast_permit_group WHERE waiting > 0 AND name = ?1 GROUP BY name, key
+ON CONFLICT (name, key) DO UPDATE SET freed = 1;
 
 -- name: use_of_limit
 SELECT coalesce(sum(used), 0), count(*) FILTER (WHERE used > 0) FROM holdfast_limit_use
@@ -33,8 +36,9 @@ SELECT EXISTS (SELECT 1 FROM holdfast_permit WHERE state = 1 AND owner IS NULL);
 -- name: next_ready
 SELECT min(ready_at) FROM holdfast_limit_use WHERE ready_at IS NOT NULL;
 
+-- The marks of a task that this owner has claimed; no row: the claim is lost.
 -- name: fence
-SELECT EXISTS (SELECT 1 FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4);
+SELECT permits, has_tokens FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
 
 -- name: return
 DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND step = ?3 AND attempt = ?4 AND owner = ?5 AND epoch = ?6;
@@ -56,6 +60,9 @@ RETURNING id;
 -- name: mark_task
 UPDATE holdfast_task SET permits = 1 WHERE run = ?1 AND unit = ?2 AND permits = 0;
 
+-- name: mark_tokens
+UPDATE holdfast_task SET has_tokens = 1 WHERE run = ?1 AND unit = 0 AND has_tokens = 0;
+
 -- name: park
 UPDATE holdfast_permit SET parked = epoch
  WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4 AND state < 2;
@@ -72,16 +79,32 @@ SELECT signal FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND
 -- name: use
 SELECT used, tat, pass, virtual FROM holdfast_limit_use WHERE name = ?1 AND key = ?2;
 
+-- name: set_tat
+UPDATE holdfast_limit_use SET tat = ?3 WHERE name = ?1 AND key = ?2;
+
 -- name: take
 INSERT INTO holdfast_limit_use (name, key, used, tat, pass, virtual) VALUES (?1, ?2, 1, ?3, ?4, ?5)
 ON CONFLICT (name, key) DO UPDATE SET used = used + 1, tat = excluded.tat, pass = excluded.pass,
                                       virtual = excluded.virtual;
 
 -- name: group
-SELECT id, waiting FROM holdfast_permit_group WHERE limits = ?1;
+SELECT id, waiting FROM holdfast_permit_group WHERE limits = ?1 AND needs_tokens = ?2;
 
 -- name: insert_group
-INSERT INTO holdfast_permit_group (limits, fair_name, fair_key) VALUES (?1, ?2, ?3) RETURNING id;
+INSERT INTO holdfast_permit_group (limits, needs_tokens, fair_name, fair_key) VALUES (?1, ?2, ?3, ?4) RETURNING id;
+
+-- Delete some groups whose keys are not in use, and the use of these keys.
+-- name: forget_groups
+DELETE FROM holdfast_permit_group
+ WHERE id IN (SELECT id FROM holdfast_permit_group WHERE id >= ?2 AND id <> ?1 ORDER BY id LIMIT 4) AND waiting = 0
+   AND EXISTS (SELECT 1 FROM json_each(limits) AS item WHERE item.value ->> 1 <> '')
+   AND NOT EXISTS (SELECT 1 FROM json_each(limits) AS item
+                     JOIN holdfast_limit_use AS u ON u.name = item.value ->> 0 AND u.key = item.value ->> 1
+                    WHERE u.key <> '' AND (u.used > 0 OR u.freed = 1 OR u.ready_at IS NOT NULL OR u.tat > ?3))
+RETURNING limits;
+
+-- name: forget_use
+DELETE FROM holdfast_limit_use WHERE name = ?1 AND key = ?2 AND key <> '';
 
 -- A group whose first permit begins to wait.
 -- name: activate
@@ -109,16 +132,16 @@ UPDATE holdfast_limit_use SET freed = 0, ready_at = ?3 WHERE name = ?1 AND key =
 INSERT INTO holdfast_limit_use (name, key, ready_at) VALUES (?1, ?2, ?3)
 ON CONFLICT (name, key) DO UPDATE SET ready_at = excluded.ready_at;
 
--- The next group that waits at a limit.
+-- The next group that waits at a limit. Runs that have their tokens come first: they do not wait for the rate.
 -- name: next_group
-SELECT id, limits, pass, head, waiting FROM holdfast_permit_group
- WHERE waiting > 0 AND name = ?1 AND key = ?2 ORDER BY pass, head_priority, head LIMIT 1;
+SELECT id, limits, needs_tokens, pass, head, waiting FROM holdfast_permit_group
+ WHERE waiting > 0 AND name = ?1 AND key = ?2 ORDER BY needs_tokens, pass, head_priority, head LIMIT 1;
 
 -- name: move_group
 UPDATE holdfast_permit_group SET name = ?2, key = ?3, pass = max(pass, ?4) WHERE id = ?1;
 
 -- name: grant
-UPDATE holdfast_permit SET state = 1 WHERE id = ?1 RETURNING run, unit, owner;
+UPDATE holdfast_permit SET state = 1 WHERE id = ?1 RETURNING run, unit, step, owner;
 
 -- name: after_grant
 UPDATE holdfast_permit_group SET waiting = waiting - 1 WHERE id = ?1;
@@ -134,8 +157,35 @@ UPDATE holdfast_permit_group
 UPDATE holdfast_permit_group SET pass = ?3 WHERE fair_name = ?1 AND fair_key = ?2 AND waiting > 0;
 
 -- A task without an owner that got a permit is due. A task that is not active any more has no permits.
+-- The tasks of a paused run are due when it is resumed.
 -- name: make_due
-UPDATE holdfast_task SET run_at = ?3 WHERE run = ?1 AND unit = ?2 AND owner IS NULL;
+UPDATE holdfast_task SET run_at = ?3
+ WHERE run = ?1 AND unit = ?2 AND owner IS NULL AND (SELECT status FROM holdfast_run WHERE id = ?1) <> 'paused';
+
+-- A task without an owner in a paused queue waits for no permit: it requests one when the queue is resumed.
+-- name: make_due_if_queue_paused
+UPDATE holdfast_task SET run_at = ?3
+ WHERE run = ?1 AND unit = ?2 AND queue IN (SELECT name FROM holdfast_queue WHERE paused = 1)
+   AND (SELECT status FROM holdfast_run WHERE id = ?1) <> 'paused'
+RETURNING run;
+
+-- name: withdraw
+DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND state < 2;
+
+-- name: withdraw_if_paused
+DELETE FROM holdfast_permit
+ WHERE run = ?1 AND unit = ?2 AND state < 2 AND (SELECT status FROM holdfast_run WHERE id = ?1) = 'paused';
+
+-- name: make_queue_due
+UPDATE holdfast_task SET run_at = ?2
+ WHERE (run, unit) IN (SELECT run, unit FROM holdfast_permit WHERE state < 2) AND owner IS NULL AND queue = ?1;
+
+-- name: withdraw_queue
+DELETE FROM holdfast_permit
+ WHERE state < 2
+   AND EXISTS (SELECT 1 FROM holdfast_task AS t
+                WHERE t.run = holdfast_permit.run AND t.unit = holdfast_permit.unit AND t.owner IS NULL
+                  AND t.queue = ?1);
 
 -- name: hold_granted
 UPDATE holdfast_permit SET state = 2 WHERE state = 1 AND owner = ?1

@@ -6,9 +6,11 @@ SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch))
     ON t.run = item.value ->> 0 AND t.unit = item.value ->> 1 AND t.owner = item.value ->> 2
    AND t.epoch = item.value ->> 3;
 
--- The stream and its last chunk.
+-- The stream and its last chunk. A chunk that refers to a blob is full.
 -- name: head
-SELECT s.items, s.size, s.code_items, s.markers, c.first, c.count, length(c.data), c.step_key, c.epoch, c.attempt,
+SELECT s.items, s.size, s.code_items, s.markers, c.first, c.count,
+       iif(instr(substr(c.data, 1, 40), x'20207b') > 0 AND instr(c.data, CAST('"blobs":[' AS BLOB)) > 0, 1000000000,
+           length(c.data)), c.step_key, c.epoch, c.attempt,
        c.start, c.closes
   FROM holdfast_stream AS s LEFT JOIN holdfast_chunk AS c ON c.run = s.run AND c.name = s.name AND c.first = s.tail
  WHERE s.run = ?1 AND s.name = ?2;

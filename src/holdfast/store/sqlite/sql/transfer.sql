@@ -20,8 +20,22 @@ SELECT group_concat(id, ', ') FROM holdfast_worker WHERE lease_until > ?1;
 -- name: owned_tasks
 SELECT count(*) FROM holdfast_task WHERE owner IS NOT NULL;
 
--- name: has_runs
-SELECT EXISTS (SELECT 1 FROM holdfast_run);
+-- A permit that a run holds until its end. needs_tokens matters to permits that wait.
+-- name: insert_group
+INSERT OR IGNORE INTO holdfast_permit_group (limits, needs_tokens) VALUES (:limits, 1);
+
+-- name: insert_permit
+INSERT INTO holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, epoch)
+SELECT :run, :unit, :step, :attempt, id, 2, :priority, 0, 1, 0
+  FROM holdfast_permit_group WHERE limits = :limits AND needs_tokens = 1;
+
+-- name: count_permit
+INSERT INTO holdfast_limit_use (name, key, used)
+SELECT item.value ->> 0, item.value ->> 1, 1 FROM json_each(:limits) AS item WHERE true
+ON CONFLICT (name, key) DO UPDATE SET used = used + 1;
+
+-- name: mark_task
+UPDATE holdfast_task SET permits = 1 WHERE run = :run AND unit = :unit;
 
 -- name: last_id
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'holdfast_run'), 0);

@@ -1,10 +1,13 @@
-/** Keyboard shortcuts. The component that was shown last gets a key first; a handler that returns `false` passes it on. */
+/**
+ * Keyboard shortcuts. The component that was shown last gets a key first; a handler that returns `false` passes it on.
+ * A dialog passes no key on to the page below.
+ */
 import { preferences } from "./prefs.js";
 import { useLayoutEffect, useRef } from "./view.js";
 
 /** @typedef {Record<string, (event: KeyboardEvent) => boolean | void>} KeyMap */
 
-/** @type {{current: KeyMap}[]} */
+/** @type {{current: KeyMap, modal: boolean}[]} */
 const layers = [];
 
 /** @param {EventTarget | null} target */
@@ -34,12 +37,13 @@ addEventListener("keydown", (event) => {
       event.preventDefault();
       return;
     }
+    if (layers[index].modal) return;
   }
 });
 
-/** @param {KeyMap} map */
-export function useKeys(map) {
-  const layer = useRef(map);
+/** @param {KeyMap} map @param {boolean} [modal] */
+export function useKeys(map, modal = false) {
+  const { current: layer } = useRef({ current: map, modal });
   layer.current = map;
   useLayoutEffect(() => {
     layers.push(layer);

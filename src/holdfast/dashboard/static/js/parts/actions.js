@@ -2,7 +2,7 @@
 import { instancePath, may, post, remove, get } from "../core/api.js";
 import { useKeys } from "../core/keys.js";
 import { useResource } from "../core/resource.js";
-import { runHref } from "../core/router.js";
+import { go, href, runHref, splitPid } from "../core/router.js";
 import { html, useState } from "../core/view.js";
 import { Button, Problem } from "./basics.js";
 import { ForkFields } from "./fork-fields.js";
@@ -23,12 +23,12 @@ const ended = (target) => ENDED.has(target.status);
 
 /** @type {Record<string, Action>} */
 export const ACTIONS = {
-  pause: { label: "Pause", icon: "pause", key: "P", scope: "manage", when: (target) => open(target) && target.status !== "paused", effect: () => "No more code of the run is executed. A step in flight is finished and recorded. Timers go on, and events are kept until the run is resumed." },
-  resume: { label: "Resume", icon: "play", scope: "manage", when: (target) => target.status === "paused", effect: () => "The run goes on from its history. Events and timers that came in the meantime are processed." },
-  event: { label: "Send event", icon: "send", key: "E", scope: "send_event", when: open, effect: (target) => (target.whyParts?.position ? `The run goes on at ${target.whyParts.position.file}:${target.whyParts.position.line} if it waits for this event.` : "The event goes into the mailbox of the run.") },
-  retry: { label: "Retry", icon: "retry", key: "R", scope: "manage", when: (target) => target.status === "errored", effect: () => "A new run goes on from this history: finished steps keep their results, and the failed step gets fresh attempts." },
+  pause: { label: "Pause", icon: "pause", key: "P", scope: "manage", when: (target) => open(target) && target.status !== "paused", effect: () => "No more code of the run is executed. A step in flight is finished and recorded. Timers continue, and events are kept until the run is resumed." },
+  resume: { label: "Resume", icon: "play", scope: "manage", when: (target) => target.status === "paused", effect: () => "The run continues from its history. Events and timers that came in the meantime are processed." },
+  event: { label: "Send event", icon: "send", key: "E", scope: "send_event", when: open, effect: (target) => (target.whyParts?.position ? `The run continues at ${target.whyParts.position.file}:${target.whyParts.position.line} if it waits for this event.` : "The event goes into the mailbox of the run.") },
+  retry: { label: "Retry", icon: "retry", key: "R", scope: "manage", when: (target) => target.status === "errored", effect: () => "A new run continues from this history: finished steps keep their results, and the failed step gets fresh attempts." },
   fork: { label: "Fork", icon: "fork", key: "F", scope: "manage", when: () => true, effect: () => "A new instance starts with the history before the chosen step. This run stays as it is." },
-  resolve: { label: "Resolve a step", icon: "step", scope: "manage", when: open, effect: () => "The step gets this outcome and is not called again. The run goes on with it." },
+  resolve: { label: "Resolve a step", icon: "step", scope: "manage", when: open, effect: () => "The step gets this outcome and is not called again. The run continues with it." },
   restart: { label: "Restart", icon: "first", scope: "manage", when: () => true, effect: (target) => `Run ${(target.runNumber ?? 0) + 1} starts from the beginning with the same params. ${open(target) ? "The present run ends. " : ""}Nothing of the old run reaches the new one.` },
   cancel: { label: "Cancel", icon: "ban", scope: "manage", when: open, danger: true, effect: () => "CancelledError is raised where the code waits. The code may clean up before the run ends." },
   terminate: { label: "Terminate", icon: "close", scope: "manage", when: open, danger: true, effect: () => "The run ends at once and for good. Its code does not clean up." },
@@ -41,17 +41,33 @@ export function possible(name, target) {
   return may(action.scope) && action.when(target);
 }
 
+/** @typedef {{label: string, icon: string, action?: string, initial?: Record<string, any>, href?: string}} Move an action, or a page */
+
 /**
  * The one next move for a run, from the parts of `why`.
  * @param {Target} target
- * @returns {{action: string, label: string} | null}
+ * @returns {Move | null}
  */
 export function nextMove(target) {
-  const parts = target.whyParts ?? {};
-  if (parts.kind === "event" && parts.eventType && possible("event", target)) return { action: "event", label: `Send ${text(parts.eventType, 40)}…` };
-  if (target.status === "paused" && possible("resume", target)) return { action: "resume", label: "Resume…" };
-  if (target.status === "errored" && possible("retry", target)) return { action: "retry", label: "Retry…" };
+  const { kind, eventType, name, stepKey, code } = target.whyParts ?? {};
+  /** @param {string} action @param {string} label @param {Record<string, any>} [initial] */
+  const move = (action, label, initial) => (possible(action, target) ? { action, label: `${label}…`, icon: ACTIONS[action].icon, initial } : null);
+  if (target.status === "paused" && code === "NON_DETERMINISTIC") return { label: "Compare", icon: "code", href: runHref(target.workflow, target.id, { tab: "code" }) };
+  if (target.status === "paused") return move("resume", "Resume");
+  if (target.status === "errored") return move("retry", "Retry");
+  if (kind === "event" && eventType) return move("event", `Send ${text(eventType, 30)}`);
+  if (kind === "message" && name && name !== "*") return move("event", `Send ${text(name, 30)}`, { type: name });
+  if (kind === "retry" && stepKey && target.kind !== "graph") return move("resolve", "Resolve", { stepKey });
+  if (kind === "limit") return { label: "Show limit", icon: "gauge", href: href(["flow"]) };
+  if (kind === "due" || kind === "no_code" || kind === "queue_paused") return { label: "Show queue", icon: "chip", href: href(["flow"]) };
+  if (kind === "child" && name?.includes("/")) return { label: "Open child", icon: "child", href: runHref(splitPid(name).workflow, splitPid(name).id) };
   return null;
+}
+
+/** @param {Move} move @param {Target} target @param {() => void} [done] */
+export function takeMove(move, target, done) {
+  if (move.href) go(move.href);
+  else if (move.action) openAction(move.action, target, { done, initial: move.initial });
 }
 
 /**
@@ -119,7 +135,7 @@ function ActionSheet({ name, target, done, initial }) {
     <div class="body">
       <div class="notice"><span>${text(action.effect(target))} This is written to the audit.</span></div>
       <${Extra} key=${eventType} name=${name} target=${target} values=${{ ...values, type: eventType }} set=${set} form=${form} declared=${declared} issues=${problem?.issues} />
-      ${name === "event" ? null : html`<${Labelled} label="Reason" hint="for the audit"><input class="input" autofocus maxlength="2000" value=${values.reason} onInput=${(/** @type {any} */ event) => set({ reason: event.target.value })} /><//>`}
+      ${html`<${Labelled} label="Reason" hint="for the audit"><input class="input" autofocus=${name !== "event"} maxlength="2000" value=${values.reason} onInput=${(/** @type {any} */ event) => set({ reason: event.target.value })} /><//>`}
       ${name === "delete" ? html`<${Labelled} label="Type 1, the number of runs that are deleted"><input class="input" inputmode="numeric" value=${values.typed ?? ""} onInput=${(/** @type {any} */ event) => set({ typed: event.target.value })} /><//>` : null}
       ${problem ? html`<${Problem} error=${problem} />` : null}
     </div>
@@ -170,7 +186,7 @@ function requestBody(name, values, form) {
   if (name === "event") {
     const payload = form.parse();
     if (payload.fault) return payload;
-    return { type: values.type, ...("value" in payload ? { payload: payload.value } : {}), ...(values.id ? { id: values.id } : {}) };
+    return { type: values.type, ...("value" in payload ? { payload: payload.value } : {}), ...(values.id ? { id: values.id } : {}), reason: values.reason };
   }
   if (name === "fork") {
     /** @type {Record<string, any>} */

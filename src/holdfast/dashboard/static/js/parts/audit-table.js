@@ -6,10 +6,10 @@ import { text } from "./text.js";
 
 /** @param {{records: any[], target?: boolean}} props */
 export function AuditTable({ records, target = true }) {
-  return html`<table class="table"><thead><tr><th scope="col">at</th><th scope="col">who</th><th scope="col">what</th>${target ? html`<th scope="col">run</th>` : null}<th scope="col">reason</th><th scope="col">outcome</th></tr></thead>
+  return html`<table class="table cards"><thead><tr><th scope="col">at</th><th scope="col">who</th><th scope="col">what</th>${target ? html`<th scope="col">target</th>` : null}<th scope="col">reason</th><th scope="col">outcome</th></tr></thead>
     <tbody>${records.map((record) => {
       const linked = /^[\w.-]+\/[\w-]+$/.test(record.target ?? "");
       const { workflow, id } = splitPid(record.target ?? "/");
-      return html`<tr><td><${Moment} at=${record.at} /></td><td>${text(record.actor ?? "–", 60)}</td><td class="medium">${text(record.action, 40)}</td>${target ? html`<td class="mono cut">${linked ? html`<a class="link" href=${runHref(workflow, id)}>${text(record.target, 120)}</a>` : text(record.target ?? "–", 120)}</td>` : null}<td class="bidi">${text(record.reason ?? "–", 300)}</td><td class="ink2">${text(record.outcome ?? "–", 120)}</td></tr>`;
+      return html`<tr><td><${Moment} at=${record.at} /></td><td>${text(record.actor ?? "–", 60)}</td><td class="medium">${text(record.action.replaceAll("_", " "), 40)}</td>${target ? html`<td class="mono cut">${linked ? html`<a class="link" href=${runHref(workflow, id)}>${text(record.target, 120)}</a>` : text(record.target ?? "–", 120)}</td>` : null}<td class="bidi">${text(record.reason ?? "–", 300)}</td><td class="ink2">${text(record.outcome ?? "–", 120)}</td></tr>`;
     })}</tbody></table>`;
 }

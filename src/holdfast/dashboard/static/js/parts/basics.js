@@ -1,7 +1,7 @@
 /** Small pieces that every screen uses: buttons, tabs, times, empty and failed places. */
 import { useNow } from "../core/clock.js";
 import { age, duration, iso, moment, NONE, toMs } from "../core/format.js";
-import { html } from "../core/view.js";
+import { html, useEffect, useRef } from "../core/view.js";
 import { Icon } from "./icons.js";
 
 /**
@@ -93,6 +93,8 @@ export function Meter({ share, state = "" }) {
  * @param {{tabs: {key: string, label: string, count?: number | null, flag?: string}[], current: string, hrefOf: (key: string) => string, children?: any}} props
  */
 export function Tabs({ tabs, current, hrefOf, children }) {
-  return html`<div class="tabs"><nav class="tab-list" aria-label="views of this run">${tabs.map((tab) => html`<a href=${hrefOf(tab.key)}
+  const list = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [current, tabs.map((tab) => tab.count).join()]);
+  return html`<div class="tabs"><nav class="tab-list" ref=${list} aria-label="views of this run">${tabs.map((tab) => html`<a href=${hrefOf(tab.key)}
     aria-current=${tab.key === current ? "page" : undefined}>${tab.label}${tab.count == null ? null : html` <span class="ink3 medium">${tab.count}</span>`}${tab.flag ? html` <span class="state s-paused small medium">${tab.flag}</span>` : null}</a>`)}</nav>${children}</div>`;
 }

@@ -3,7 +3,7 @@ import { get, instancePath, may, post, remove, serverNow } from "../core/api.js"
 import { bulkFilter } from "../core/filter.js";
 import { number, plural } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { useResource } from "../core/resource.js";
+import { usePolling, useResource } from "../core/resource.js";
 import { splitPid } from "../core/router.js";
 import { html, useState } from "../core/view.js";
 import { Button, IconButton, Problem } from "./basics.js";
@@ -15,16 +15,31 @@ import { text } from "./text.js";
 
 /** @type {Record<string, {label: string, icon: string, effect: string, wants: (status: string) => boolean}>} */
 const BULK = {
-  retry: { label: "Retry", icon: "retry", effect: "would go on from their history, with fresh attempts", wants: (status) => status === "errored" },
+  retry: { label: "Retry", icon: "retry", effect: "would continue from their history, with fresh attempts", wants: (status) => status === "errored" },
   pause: { label: "Pause", icon: "pause", effect: "would be paused", wants: (status) => ["active", "waiting"].includes(status) },
-  resume: { label: "Resume", icon: "play", effect: "would go on", wants: (status) => status === "paused" },
+  resume: { label: "Resume", icon: "play", effect: "would continue", wants: (status) => status === "paused" },
   sendEvent: { label: "Send event", icon: "mail", effect: "would get the event", wants: (status) => ["active", "waiting", "paused"].includes(status) },
   cancel: { label: "Cancel", icon: "ban", effect: "would be cancelled; their code may clean up", wants: (status) => ["active", "waiting", "paused"].includes(status) },
   terminate: { label: "Terminate", icon: "close", effect: "would end at once, without clean-up", wants: (status) => ["active", "waiting", "paused"].includes(status) },
   delete: { label: "Delete", icon: "trash", effect: "would be deleted with their history", wants: (status) => ["complete", "errored", "cancelled", "terminated"].includes(status) },
 };
-const MANY = 100;
+export const MANY = 100;
 const POLL_MS = 700;
+const COUNT_MS = 2000;
+
+/**
+ * The dry run of a bulk action on a filter. Runs change while its count is shown, so a small one is counted again; a
+ * large one is not, because the user types it, and counting it costs the server more.
+ * @param {Record<string, any> | null} body of the request; `null`: nothing to count
+ */
+export function useDryRun(body) {
+  const { data, error, refresh } = useResource(body && JSON.stringify(body), () => post("_bulk", { ...body, dryRun: true }));
+  const count = /** @type {number | null} */ (data?.count ?? null);
+  usePolling(() => {
+    if (body && count !== null && count <= MANY) refresh();
+  }, COUNT_MS);
+  return { count, sample: data?.sample ?? [], error, refresh };
+}
 
 /** Follow a bulk action until its end. @param {string} id @param {string} label @param {() => void} done */
 export async function follow(id, label, done) {
@@ -74,10 +89,10 @@ export function BulkBar({ selected, whole, conditions, rows, onWhole, onClear, o
   const filter = bulkFilter(conditions, serverNow());
   const chosen = BULK[action];
   const event = action === "sendEvent" ? { arguments: { type: values.type, payload: parseJson(values.payload || "null").value } } : {};
-  const dry = useResource(whole && action && (action !== "sendEvent" || values.type) ? JSON.stringify([action, filter, event]) : null, () => post("_bulk", { action, filter, dryRun: true, ...event }));
+  const dry = useDryRun(whole && action && (action !== "sendEvent" || values.type) ? { action, filter, ...event } : null);
   const statuses = new Map(rows.map((run) => [`${run.workflowName}/${run.id}`, run.details.status]));
   const leftOut = whole || !chosen ? [] : [...selected].filter((pid) => !chosen.wants(statuses.get(pid) ?? ""));
-  const count = whole ? dry.data?.count ?? null : selected.size - leftOut.length;
+  const count = whole ? dry.count : selected.size - leftOut.length;
   const wantsNumber = count !== null && (count > MANY || action === "delete");
   const ready = count !== null && count > 0 && (action !== "sendEvent" || values.type !== "") && (!wantsNumber || values.typed === String(count));
   /** @param {"reason" | "typed" | "type" | "payload"} key */
@@ -90,7 +105,7 @@ export function BulkBar({ selected, whole, conditions, rows, onWhole, onClear, o
       if (!whole) {
         const pids = [...selected].filter((pid) => !leftOut.includes(pid));
         onClear();
-        await applyToEach(action, pids, action === "sendEvent" ? event.arguments : reason, chosen.label);
+        await applyToEach(action, pids, { ...(action === "sendEvent" ? event.arguments : {}), ...reason }, chosen.label);
         onDone();
         return;
       }
@@ -114,5 +129,5 @@ export function BulkBar({ selected, whole, conditions, rows, onWhole, onClear, o
       <span class="right row wrap"><input class="input part" aria-label="Reason" placeholder="Reason" value=${values.reason} onInput=${input("reason")} />
       ${wantsNumber ? html`<input class="input part short" inputmode="numeric" aria-label=${`Type ${count} to confirm`} placeholder=${`Type ${count}`} value=${values.typed} onInput=${input("typed")} />` : null}
       <${Button} primary label=${`${chosen.label} ${count === null ? "" : plural(count, "run")}`} hint="Ctrl ↵" disabled=${!ready} onClick=${confirm} /></span></div>` : null}
-    ${problem || dry.error ? html`<${Problem} error=${problem ?? dry.error} />` : null}</div>`;
+    ${problem || dry.error ? html`<${Problem} error=${problem ?? dry.error} onRetry=${problem ? undefined : dry.refresh} />` : null}</div>`;
 }

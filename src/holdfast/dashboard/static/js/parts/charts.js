@@ -46,7 +46,7 @@ function niceTop(value) {
 
 /** @typedef {{from: number, stepMs: number, started: number[], complete: number[], errored: number[], versions: {version: string, at: string}[]}} Series */
 
-/** Runs per bucket of time: complete as bars, started as a line, errored below on a scale of its own. @param {{series: Series}} props */
+/** Runs per bucket of time: complete as bars, started as a line that ends before the last, unfinished bucket, errored below on a scale of its own. @param {{series: Series}} props */
 export function RunsChart({ series }) {
   const [element, width] = useWidth(800);
   const [high, gap, low] = [124, 22, 24];
@@ -57,7 +57,7 @@ export function RunsChart({ series }) {
   const worst = Math.max(1, highest(series.errored));
   const bottom = high + gap + low;
   const y = (/** @type {number} */ value) => high - (value / top) * (high - 16);
-  const line = series.started.map((value, index) => `${index ? "L" : "M"}${(index + 0.5) * step} ${y(value)}`).join("");
+  const line = series.started.slice(0, -1).map((value, index) => `${index ? "L" : "M"}${(index + 0.5) * step} ${y(value)}`).join("");
   const marks = series.versions.map((version) => ({ version: version.version, x: ((Date.parse(version.at) - series.from) / series.stepMs) * step })).filter((mark) => mark.x > 1 && mark.x < plot);
   const every = Math.max(1, Math.ceil(count / 6));
   return html`<div ref=${element} class="chart"><svg width=${width} height=${bottom + 20} role="img" aria-label=${`started, completed and errored runs; highest ${number(top)} in one bucket`}>

@@ -62,7 +62,7 @@ function NodeBox({ node, place, now, selected, onSelect, live }) {
   const state = live ? stateOf(node.state ?? "pending") : "pending";
   const note = noteOf(node, now);
   const grid = live && node.items?.total && node.state !== "pending" ? cells(node.items) : null;
-  const counts = grid ? [node.items.running ? `${node.items.running} run` : "", node.items.retrying ? `${node.items.retrying} retry` : "", node.items.error ? `${node.items.error} failed` : "", node.items.pending ? `${node.items.pending} wait` : ""].filter(Boolean).join(" ") : "";
+  const counts = grid ? /** @type {[string, string, number][]} */ ([["complete", "ok", node.items.ok], ["active", "run", node.items.running], ["retrying", "retry", node.items.retrying], ["errored", "failed", node.items.error], ["pending", "wait", node.items.pending]]).filter(([, , count]) => count) : [];
   const choose = () => onSelect?.(node.key);
   /** @param {KeyboardEvent} event */
   const key = (event) => {
@@ -73,5 +73,5 @@ function NodeBox({ node, place, now, selected, onSelect, live }) {
   };
   return html`<g class=${`node s-${state} ${selected ? "selected" : ""}`} transform=${`translate(${place.x} ${place.y})`} tabindex=${onSelect ? "0" : undefined} role=${onSelect ? "button" : undefined} aria-pressed=${onSelect ? String(selected) : undefined} onClick=${choose} onKeyDown=${key}>
     <rect class="box" width=${place.width} height=${place.height} rx="6" /><g transform="translate(10 8)"><${Glyph} state=${state} size=${12} label=${live} /></g><text class="name" x="28" y="19">${text(node.key.slice(0, 28), 30)}</text>
-    ${grid ? html`<text x="11" y="40"><tspan class="strong">${number(node.items.ok)}</tspan> of ${number(node.items.total)}</text>${grid.map((each, index) => html`<rect class=${`item s-${each}`} x=${11 + (index % GRID) * CELL} y=${48 + Math.floor(index / GRID) * CELL} width="5.6" height="5.6" rx="1" />`)}<text class="note" x="11" y=${place.height - 12}>${counts}</text>` : html`<text class="note" x="28" y="36">${text(note.slice(0, 34), 36)}</text>`}</g>`;
+    ${grid ? html`<text x="11" y="40"><tspan class="strong">${number(node.items.ok)}</tspan> of ${number(node.items.total)}</text>${grid.map((each, index) => html`<rect class=${`item s-${each}`} x=${11 + (index % GRID) * CELL} y=${48 + Math.floor(index / GRID) * CELL} width="5.6" height="5.6" rx="1" />`)}<text class="note" x="5" y=${place.height - 12}>${counts.map(([kind, word, count]) => html`<tspan class=${`s-${kind}`} dx="6">${number(count)} ${word}</tspan>`)}</text>` : html`<text class="note" x="28" y="36">${text(note.slice(0, 34), 36)}</text>`}</g>`;
 }

@@ -31,7 +31,8 @@ export function Menu({ label, icon = "more", items = [], children, button }) {
       event.preventDefault();
     }
   };
+  const right = open && (element.current?.getBoundingClientRect().left ?? 0) > innerWidth / 2;
   return html`<span class="anchor" ref=${element} onKeyDown=${key}>
     <button type="button" class=${button ? "button" : "button square"} aria-label=${label} aria-haspopup="true" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${button ?? html`<${Icon} name=${icon} />`}</button>
-    ${open ? html`<div class="menu">${children ?? items.map((item) => html`<button type="button" onClick=${() => { setOpen(false); item.onClick(); }}>${item.icon ? html`<${Icon} name=${item.icon} />` : null}<span class="grow">${item.label}</span>${item.hint ? html`<kbd>${item.hint}</kbd>` : null}</button>`)}</div>` : null}</span>`;
+    ${open ? html`<div class=${`menu ${right ? "at-right" : ""}`}>${children ?? items.map((item) => html`<button type="button" onClick=${() => { setOpen(false); item.onClick(); }}>${item.icon ? html`<${Icon} name=${item.icon} />` : null}<span class="grow">${item.label}</span>${item.hint ? html`<kbd>${item.hint}</kbd>` : null}</button>`)}</div>` : null}</span>`;
 }

@@ -1,7 +1,8 @@
 /** What floats above a page: one dialog at a time, and toasts. */
 import { announce } from "../core/announce.js";
+import { useKeys } from "../core/keys.js";
 import { createStore, useStore } from "../core/store.js";
-import { html, useEffect, useRef } from "../core/view.js";
+import { html, useLayoutEffect, useRef } from "../core/view.js";
 import { Icon } from "./icons.js";
 import { Glyph } from "./status.js";
 import { text } from "./text.js";
@@ -46,7 +47,9 @@ function closeToast(id) {
  */
 export function Dialog({ label, class: className = "sheet", children, onClose = closeOverlay }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  useEffect(() => {
+  useKeys({ Escape: onClose }, true);
+  // Not after painting: keys pressed before it would reach no field.
+  useLayoutEffect(() => {
     const dialog = element.current;
     dialog?.showModal();
     return () => dialog?.close();

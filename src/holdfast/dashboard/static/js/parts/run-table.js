@@ -3,6 +3,7 @@ import { useNow } from "../core/clock.js";
 import { duration, toMs } from "../core/format.js";
 import { runHref } from "../core/router.js";
 import { html } from "../core/view.js";
+import { nextMove } from "./actions.js";
 import { Age, Moment } from "./basics.js";
 import { runState, Status } from "./status.js";
 import { text } from "./text.js";
@@ -42,10 +43,27 @@ function formatAttribute(value) {
   return typeof value === "number" ? value.toLocaleString("en-US") : String(value);
 }
 
+/** A run of a list as the target of actions. @param {any} run */
+export function targetOf(run) {
+  return { workflow: run.workflowName, id: run.id, status: run.details.status, kind: run.meta?.kind, whyParts: run.meta?.whyParts, runNumber: run.meta?.runNumber };
+}
+
+/** The step and the line that raised the error of a run. @param {{parts: any}} props */
+function Origin({ parts }) {
+  if (parts?.kind !== "ended" || !parts.position) return null;
+  return html`<span class="cut ink2 origin">${parts.stepKey ? html`in step <code>${text(parts.name ?? parts.stepKey, 100)}</code> ` : null}at <code>${text(parts.position.file, 100)}:${parts.position.line}</code></span>`;
+}
+
+/** The next move of a row, at the end of its sentence. @param {{run: any, onAct: (run: any) => void}} props */
+function RowMove({ run, onAct }) {
+  const move = nextMove(targetOf(run));
+  return move && html`<button type="button" class="move" aria-label=${`${move.label} ${run.workflowName}/${run.id}`} onClick=${() => onAct(run)}>${move.label}</button>`;
+}
+
 /**
- * @param {{rows: any[], columns: string[], selected: Set<string>, whole: boolean, gone: Set<string>, at: number, selectable: boolean, onToggle: (pid: string) => void, onAll: () => void}} props
+ * @param {{rows: any[], columns: string[], selected: Set<string>, whole: boolean, gone: Set<string>, at: number, selectable: boolean, onToggle: (pid: string) => void, onAll: () => void, onAct: (run: any) => void}} props
  */
-export function RunTable({ rows, columns, selected, whole, gone, at, selectable, onToggle, onAll }) {
+export function RunTable({ rows, columns, selected, whole, gone, at, selectable, onToggle, onAll, onAct }) {
   const shown = columns.filter((column) => column in COLUMNS || column.startsWith("search."));
   const all = whole || (rows.length > 0 && selected.size === rows.length);
   return html`<table class="table runs"><thead><tr>${selectable ? html`<th class="tick" scope="col"><input type="checkbox" class="check" aria-label="Select all runs of this page" checked=${all} indeterminate=${!all && selected.size > 0} onChange=${onAll} /></th>` : null}
@@ -58,7 +76,7 @@ export function RunTable({ rows, columns, selected, whole, gone, at, selectable,
         ${selectable ? html`<td class="tick"><input type="checkbox" class="check" aria-label=${`Select ${pid}`} checked=${checked} onChange=${() => onToggle(pid)} /></td>` : null}
         <td class="c-status"><span key=${run.changedAt ?? 0} class=${run.changedAt ? "changed" : ""}><${Status} state=${state} /></span></td>
         <td class="c-run"><a class="mono cut run-link" href=${runHref(run.workflowName, run.id)} title=${pid}><span class="ink3">${text(run.workflowName, 64)}/</span>${text(run.id, 100)}</a></td>
-        <td class="c-why"><${WhyLine} why=${run.why ?? ""} /></td>
+        <td class="c-why"><div class="row"><${WhyLine} why=${run.why ?? ""} /><${Origin} parts=${run.meta?.whyParts} /><${RowMove} run=${run} onAct=${onAct} /></div></td>
         ${shown.map((column) => html`<td class=${`c-${column.startsWith("search.") ? "attribute" : column}`}><${Cell} run=${run} column=${column} state=${state} /></td>`)}
         <td class="num ink2 c-age"><${Age} at=${run.createdAt} /></td></tr>`;
     })}</tbody></table>`;

@@ -29,9 +29,9 @@ function StartSheet({ workflow }) {
 /** @param {{definition: any}} props */
 export function StartForm({ definition }) {
   const form = useSchemaForm(definition.params);
-  const [options, setOptions] = useState({ id: "", queue: "", delay: "" });
+  const [options, setOptions] = useState({ id: "", queue: "", delay: "", reason: "" });
   const [problem, setProblem] = useState(/** @type {any} */ (null));
-  /** @param {"id" | "queue" | "delay"} key */
+  /** @param {"id" | "queue" | "delay" | "reason"} key */
   const input = (key) => (/** @type {any} */ event) => setOptions({ ...options, [key]: event.target.value });
 
   async function start() {
@@ -42,7 +42,7 @@ export function StartForm({ definition }) {
     }
     const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== ""));
     try {
-      const answer = await post(`${encodeURIComponent(definition.name)}/instances`, { ...given, ...("value" in params ? { params: params.value } : {}) });
+      const answer = await post(`${encodeURIComponent(definition.name)}/instances`, { ...given, reason: options.reason, ...("value" in params ? { params: params.value } : {}) });
       closeOverlay();
       toast(`Started ${definition.name}/${answer.id}`);
       go(runHref(definition.name, answer.id));
@@ -57,6 +57,7 @@ export function StartForm({ definition }) {
       <div class="three"><label class="field"><span>Id <em>optional</em></span><input class="input mono" value=${options.id} onInput=${input("id")} /></label>
         <label class="field"><span>Queue <em>optional</em></span><input class="input mono" value=${options.queue} onInput=${input("queue")} /></label>
         <label class="field"><span>Delay <em>such as 10 min</em></span><input class="input" value=${options.delay} onInput=${input("delay")} /></label></div>
+      <label class="field"><span>Reason <em>for the audit</em></span><input class="input" maxlength="2000" value=${options.reason} onInput=${input("reason")} /></label>
       ${problem ? html`<${Problem} error=${problem} />` : null}</div>
     <footer><${Button} primary label="Start" hint="Ctrl ↵" onClick=${start} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer>`;
 }

@@ -14,3 +14,9 @@ export function text(value, longest = LONGEST) {
   const cut = full.length > longest ? `${full.slice(0, longest)}… (${full.length.toLocaleString("en-US")} characters)` : full;
   return cut.replace(HIDDEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
+
+/** @param {string} worker `app@host:pid:nonce` is too long for a bar */
+export function shortWorker(worker) {
+  const parts = worker.split(/[@:]/);
+  return parts.length >= 4 ? `${parts[1]}/${parts[3].slice(0, 4)}` : text(worker, 24);
+}

@@ -1,7 +1,7 @@
 /** The head of the waterfall: times, labels of folds, the band of workers that held the run; and the lines behind the rows. */
 import { clock, clockMs, duration } from "../core/format.js";
 import { html } from "../core/view.js";
-import { text } from "../parts/text.js";
+import { shortWorker } from "../parts/text.js";
 import { gapsOf } from "./model.js";
 import { segmentAt, ticks } from "./scale.js";
 
@@ -59,12 +59,6 @@ function tickLabel(t, first, msPerPx) {
   if (msPerPx < 3) return first ? clockMs(t) : `.${String(Math.floor(t) % 1000).padStart(3, "0")}`;
   if (first || msPerPx > 600) return msPerPx > 60_000 ? clock(t).slice(0, 5) : clock(t);
   return clock(t).slice(5);
-}
-
-/** @param {string} worker `app@host:pid:nonce` is too long for a bar */
-export function shortWorker(worker) {
-  const parts = worker.split(/[@:]/);
-  return parts.length >= 4 ? `${parts[1]}/${parts[3].slice(0, 4)}` : text(worker, 24);
 }
 
 /**

@@ -1,6 +1,6 @@
 /** The panel beside the waterfall: everything about the selected step. */
 import { get, instancePath } from "../core/api.js";
-import { clockMs, duration, moment, size } from "../core/format.js";
+import { clockMs, duration, moment, plural, size, toMs } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { runHref, splitPid } from "../core/router.js";
 import { html } from "../core/view.js";
@@ -12,8 +12,7 @@ import { Json } from "../parts/json.js";
 import { LogLines } from "../parts/log-lines.js";
 import { toast } from "../parts/overlay.js";
 import { Status } from "../parts/status.js";
-import { text } from "../parts/text.js";
-import { shortWorker } from "./axis.js";
+import { shortWorker, text } from "../parts/text.js";
 import { attemptsOf, iconOf } from "./model.js";
 
 /** @typedef {import("./model.js").Item} Item */
@@ -44,6 +43,24 @@ export function Detail({ item, pid, runNumber, now, act, target, onClose }) {
       <${Button} quiet label="Copy link" onClick=${() => copy(location.href)} /><kbd class="right">F</kbd></footer></aside>`;
 }
 
+/** The run itself: its times, params, memo, result and error. @param {{run: any, pid: string, now: number, act: (name: string) => void, target: any, onClose: () => void}} props */
+export function RunDetail({ run, pid, now, act, target, onClose }) {
+  const { meta, details } = run;
+  const end = meta.completedAt ? toMs(meta.completedAt) : null;
+  const times = /** @type {[string, any][]} */ ([["created", meta.createdAt], ["started", meta.startedAt], ["ended", meta.completedAt]]).filter(([, at]) => at);
+  return html`<aside class="detail" aria-label=${`Detail of ${pid}`}><header class="row"><${Icon} name="code" /><h2 class="mono cut">${text(pid, 200)}</h2><${Status} state=${target.status} /><span class="right"><${IconButton} icon="close" label="Close the detail" onClick=${onClose} /></span></header>
+    <div class="detail-body"><section><dl class="pairs">${times.map(([term, at]) => html`<dt>${term}</dt><dd>${moment(at, now)}</dd>`)}<dt>${end === null ? "for" : "took"}</dt><dd>${duration((end ?? now) - toMs(meta.startedAt ?? meta.createdAt))}</dd>${meta.queue ? html`<dt>queue</dt><dd class="mono">${text(meta.queue, 100)}</dd>` : null}</dl></section>
+      <${Value} title="Params" value=${meta.params} />${meta.memo == null ? null : html`<${Value} title="Memo" value=${meta.memo} />`}
+      ${details.status === "complete" ? html`<${Value} title="Result" value=${details.output} />` : null}${details.error ? html`<section><h3>Error</h3><${ErrorView} error=${details.error} /></section>` : null}</div>
+    <footer class="row">${possible("fork", target) ? html`<${Button} icon="fork" label="Fork…" onClick=${() => act("fork")} />` : null}<${Button} quiet label="Copy link" onClick=${() => copy(location.href)} /></footer></aside>`;
+}
+
+/** @param {{title: string, value: any}} props */
+function Value({ title, value }) {
+  const json = JSON.stringify(value ?? null, null, 2);
+  return html`<section><div class="row between"><h3>${title} <span class="ink3">${size(json.length)}</span></h3><${IconButton} icon="copy" label=${`Copy: ${title}`} onClick=${() => copy(json)} /></div><${Json} value=${value ?? null} /></section>`;
+}
+
 /** @param {{item: Item, now: number}} props */
 function Pairs({ item, now }) {
   const waits = item.type === "waitForEvent" || item.type === "sleep";
@@ -71,7 +88,7 @@ function Attempts({ item, now }) {
 /** @param {{step: any}} props */
 function Outcome({ step }) {
   const done = step?.status === "completed";
-  return html`${done ? html`<section><div class="row between"><h3>Output <span class="ink3">${size(JSON.stringify(step.result ?? null).length)}</span></h3><${IconButton} icon="copy" label="Copy the output" onClick=${() => copy(JSON.stringify(step.result, null, 2))} /></div><${Json} value=${step.result} /></section>` : null}
+  return html`${done ? html`<${Value} title="Output" value=${step.result} />` : null}
     ${step?.error ? html`<section><h3>Error</h3><${ErrorView} error=${step.error} /></section>` : null}
     ${step?.progress !== undefined ? html`<section><h3>Progress <span class="ink3">heartbeat ${moment(step.heartbeatAt)}</span></h3><${Json} value=${step.progress} /></section>` : null}`;
 }
@@ -94,5 +111,5 @@ function StepLogs({ pid, item, runNumber }) {
   });
   const own = logs.data?.filter((/** @type {any} */ line) => line.stepKey === item.key && !line.isReplay) ?? [];
   if (!own.length) return null;
-  return html`<section><h3>Logs <span class="ink3">${own.length} lines</span></h3><${LogLines} lines=${own.slice(0, 100)} brief=${true} /></section>`;
+  return html`<section><h3>Logs <span class="ink3">${plural(own.length, "line")}</span></h3><${LogLines} lines=${own.slice(0, 100)} brief=${true} /></section>`;
 }

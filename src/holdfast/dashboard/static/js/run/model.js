@@ -52,7 +52,7 @@
  * @property {string} pid the run that the row belongs to
  */
 
-export const ROOT = "run";
+export const ROOT = "#run"; // no key of a step
 
 /** The attempts of an item; a single successful attempt that says no more than its item is not sent. @param {Item} item @returns {Attempt[]} */
 export function attemptsOf(item) {
@@ -157,7 +157,7 @@ function hintOf(item) {
 }
 
 /**
- * The times in which nobody held a run that a worker had lost: from the loss to the takeover.
+ * The times in which no worker held a run: from the loss of a worker to the takeover.
  * @param {Timeline} timeline
  * @param {number} now
  */

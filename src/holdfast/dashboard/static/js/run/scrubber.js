@@ -5,6 +5,13 @@ import { text } from "../parts/text.js";
 const MOST_DOTS = 24;
 const GAP = 68;
 
+/** The key of a fact as a label: the engine's keys of children and messages begin with `#child `, `#ask `. @param {any} fact */
+function labelOf(fact) {
+  if (fact?.kind === "child" && fact.state === "result") return "its end";
+  const name = String(fact?.key ?? "").replace(/^#\w+ /, "");
+  return name.length > 10 ? `${name.slice(0, 9)}…` : name;
+}
+
 /** @param {{facts: any[], total: number, at: number, onStep: (position: number) => void}} props */
 export function Scrubber({ facts, total, at, onStep }) {
   const range = html`<input type="range" min="0" max=${total} value=${at} aria-label="position in the facts" aria-valuetext=${`fact ${at} of ${total}`} onInput=${(/** @type {any} */ event) => onStep(Number(event.target.value))} />`;
@@ -16,6 +23,6 @@ export function Scrubber({ facts, total, at, onStep }) {
     ${Array.from({ length: total + 1 }, (_, position) => {
       const fact = facts[position - 1];
       const state = fact?.ok === false ? "errored" : fact?.kind === "sleep" ? "cancelled" : fact?.kind === "waitForEvent" ? "waiting" : "complete";
-      return html`<circle class=${`s-${state} ${position <= at ? "past" : ""} ${position === at ? "here" : ""}`} cx=${x(position)} cy="14" r=${position === at ? 7 : 4.5} onClick=${() => onStep(position)} /><text class=${position === at ? "here-name" : ""} x=${x(position)} y="36" text-anchor="middle">${position === 0 ? "start" : text((fact?.key ?? "").slice(0, 11), 12)}</text>`;
+      return html`<circle class=${`s-${state} ${position <= at ? "past" : ""} ${position === at ? "here" : ""}`} cx=${x(position)} cy="14" r=${position === at ? 7 : 4.5} onClick=${() => onStep(position)} /><text class=${position === at ? "here-name" : ""} x=${x(position)} y="36" text-anchor="middle">${position === 0 ? "start" : text(labelOf(fact), 12)}</text>`;
     })}</svg><span class="sr">${range}</span></div>`;
 }

@@ -30,7 +30,7 @@ async function load(path, signal) {
 export function Tab({ path, live, run, target }) {
   const { query } = useStore(route);
   const now = useNow();
-  const turn = `${live?.version} ${live?.status} ${live?.events}`;
+  const turn = `${live?.version} ${live?.status} ${live?.events} ${live?.outbox}`;
   const chain = useResource(`chain ${path("")} ${turn}`, (signal) => load(path, signal));
   return html`<${Place} resource=${chain}>${(/** @type {any} */ data) => {
     const steps = data.steps;
@@ -39,7 +39,7 @@ export function Tab({ path, live, run, target }) {
     const results = new Map(steps.map((/** @type {any} */ step) => [step.type, step]));
     return html`<div class="chain-strip"><b>${done} of ${steps.length}</b> <span class="ink2">steps done</span><div class="chain-steps">${steps.map((/** @type {any} */ step, /** @type {number} */ index) => html`${index ? html`<span class=${`chain-link s-${stateOf(steps[index - 1].state === "DONE" ? "DONE" : "PENDING")}`}></span>` : null}<${StepCard} step=${step} now=${now} result=${results.get(step.type)} chosen=${step === chosen} />`)}</div></div>
       <div class="columns"><div><${Chosen} step=${chosen} now=${now} target=${target} /></div>
-        <div><h3>Input</h3><${Json} value=${run.meta.params} /><h3>Outputs <span class="ink3">what later steps see as <code>task.outputs</code></span></h3>${steps.filter((/** @type {any} */ step) => step.state === "DONE").map((/** @type {any} */ step) => html`<div class="outbox-row"><code>${text(step.type, 80)}</code><span class="mono ink2">${brief(/** @type {any} */ (results.get(step.type))?.result, 200)}</span></div>`)}</div>
+        <div><h3>Input</h3><${Json} value=${run.meta.params} /><h3>Outputs <span class="ink3">what later steps see as <code>task.outputs</code></span></h3>${steps.filter((/** @type {any} */ step) => step.state === "DONE").map((/** @type {any} */ step) => html`<div class="outbox-row output"><code>${text(step.type, 80)}</code><span class="mono ink2">${brief(/** @type {any} */ (results.get(step.type))?.result, 200)}</span></div>`)}</div>
         <div><${Outbox} events=${data.outbox} path=${path} refresh=${chain.refresh} target=${target} /></div></div>`;
   }}<//>`;
 }
@@ -49,7 +49,7 @@ function StepCard({ step, now, result, chosen }) {
   const state = stateOf(step.state);
   return html`<button type="button" class=${`chain-step s-${state}`} aria-pressed=${String(chosen)} onClick=${() => setQuery({ step: step.type })}><span class="row between"><span><span class="chip">${step.seq + 1}</span> <code class="state medium">${text(step.type, 40)}</code></span><${Glyph} state=${state} /></span>
     <span class="row between"><span class="state">${step.state}</span><span class="ink2">${step.start ? duration((step.end ? toMs(step.end) : now) - toMs(step.start)) : ""}</span></span>
-    <span class="row between small ink3"><span>${step.start ? clock(toMs(step.start)) : ""}</span><span>${step.state === "PENDING" ? `up to ${step.maxAttempts ?? "∞"} attempts` : `attempt ${(step.attempts ?? 0) + (step.state === "DEAD" ? 0 : 1)} of ${step.maxAttempts ?? "∞"}`}</span></span>
+    <span class="row between small ink3">${step.start ? html`<span>${clock(toMs(step.start))}</span>` : null}<span>${step.state === "PENDING" ? `up to ${step.maxAttempts ?? "∞"} attempts` : `attempt ${(step.attempts ?? 0) + (step.state === "DEAD" ? 0 : 1)} of ${step.maxAttempts ?? "∞"}`}</span></span>
     ${step.state === "WAITING" && step.wakeAt ? html`<span class="chip mono">until ${moment(step.wakeAt, now)}</span>` : result?.result !== undefined && step.state === "DONE" ? html`<span class="chip mono"><span class="cut">${brief(result.result, 30)}</span></span>` : null}</button>`;
 }
 
@@ -67,7 +67,7 @@ function Chosen({ step, now, target }) {
 /** @param {{events: any[], path: (rest: string) => string, refresh: () => void, target: any}} props */
 function Outbox({ events, path, refresh, target }) {
   const parked = events.filter((event) => event.state === "parked").length;
-  const redeliver = () => openConfirm({ title: "Redeliver the parked events", label: "Redeliver", reason: false, effect: `${parked} parked events are delivered again, in order, beginning with attempt 1.`, run: () => post(path("outbox/redeliver")), done: refresh });
-  return html`<div class="row between"><h3>Outbox <span class="ink3">delivered in order, at least once</span></h3>${parked ? html`<span class="row"><span class="state s-paused nowrap">${parked} parked</span>${possible("restart", target) ? html`<${Button} icon="outbox" label="Redeliver…" onClick=${redeliver} />` : null}</span>` : null}</div>
+  const redeliver = () => openConfirm({ title: "Redeliver the parked events", label: "Redeliver", effect: `${parked} parked events are delivered again, in order, beginning with attempt 1.`, run: (reason) => post(path("outbox/redeliver"), { reason }), done: refresh });
+  return html`<div class="row wrap between"><h3>Outbox <span class="ink3">delivered in order, at least once</span></h3>${parked ? html`<span class="row"><span class="state s-paused nowrap">${parked} parked</span>${possible("restart", target) ? html`<${Button} icon="outbox" label="Redeliver…" onClick=${redeliver} />` : null}</span>` : null}</div>
     ${events.length ? events.slice(-100).map((event) => html`<div class="outbox-row"><div class="row"><${Glyph} state=${event.state === "delivered" ? "complete" : event.state === "parked" ? "parked" : "waiting"} /><code class="medium cut">${text(event.type, 100)}</code><span class="right ink2">${event.state}</span></div><div class="row ink3 small"><span>from <code>${text(event.step, 80)}</code></span><${Moment} at=${event.deliveredAt ?? event.parkedAt ?? event.createdAt} /><span class="right">${event.attempts ? `${event.attempts} failed ${event.attempts === 1 ? "attempt" : "attempts"}` : "1st attempt"}</span></div>${event.error ? html`<p class="notice s-paused mono">${text(typeof event.error === "string" ? event.error : `${event.error.name}: ${event.error.message}`, 500)}</p>` : null}</div>`) : html`<${Empty} sentence="This chain has sent nothing." />`}`;
 }

@@ -1,6 +1,6 @@
 /** The code of a run with time travel: its source, the current line, local variables, a slider over the facts. */
 import { get } from "../core/api.js";
-import { clockMs, toMs } from "../core/format.js";
+import { clockMs, plural, toMs } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { useResource } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
@@ -67,6 +67,6 @@ function Side({ data, act, target, command }) {
     <section>${fact ? html`<div class="row"><${Glyph} state=${fact.ok === false ? "errored" : "complete"} /><code class="medium">${text(fact.stepKey ?? fact.name, 120)}</code><span>${fact.ok === false ? "failed" : "completed"}</span><span class="right ink3">${text(fact.type, 30)}</span></div>${fact.error ? html`<${ErrorView} error=${fact.error} />` : html`<p class="sunken mono">${brief(fact.result, 200)}</p>`}` : html`<p class="ink2">The run before its first fact.</p>`}</section>
     <section><h3>Tasks <span class="ink3">${tasks.length}</span></h3>${tasks.map((/** @type {any} */ task) => html`<div class="row"><${Glyph} state=${task.waitingFor ? "waiting" : "active"} /><code>${text(task.name, 60)}</code><span class="ink2 cut">${text(task.waitingFor ?? "runs", 120)}</span><code class="right ink3">${task.frames.length ? `${text(task.frames[task.frames.length - 1].file.split("/").pop(), 40)}:${task.frames[task.frames.length - 1].line}` : ""}</code></div>`)}</section>
     <section><h3>Locals</h3>${locals.length ? html`<dl class="locals mono">${locals.slice(0, 100).map(([name, value]) => html`<dt>${text(name, 60)}</dt><dd class="cut" title=${text(value, 1000)}>${text(value, 400)}</dd>`)}</dl>` : html`<p class="ink3">none</p>`}</section>
-    ${logs.length ? html`<section><h3>Log so far <span class="ink3">${logs.length} lines, replayed ones hidden</span></h3><${LogLines} lines=${logs.slice(-30)} brief=${true} /></section>` : null}
+    ${logs.length ? html`<section><h3>Log so far <span class="ink3">${plural(logs.length, "line")}, replayed ones hidden</span></h3><${LogLines} lines=${logs.slice(-30)} brief=${true} /></section>` : null}
     <section class="row wrap">${possible("fork", target) ? html`<${Button} icon="fork" label="Fork from here…" onClick=${() => act("fork")} />` : null}<button type="button" class="chip mono" title="Copy the command" onClick=${() => copy(command)}>replay … --until ${data.position} --pdb</button></section></aside>`;
 }

@@ -27,7 +27,7 @@ export function Tab({ path, live }) {
     const alone = !data.ancestors.length && !data.children.length && !data.links.length && !data.monitors.length && !data.watchedBy.length && !data.forks.length && !data.origin;
     return html`<section class="section"><h3>Tree</h3><${Branch} ancestors=${data.ancestors} self=${data.itself} children=${data.children} total=${data.childrenTotal ?? data.children.length} /></section>
       <${Group} title="Linked: they end together" nodes=${data.links} /><${Group} title="Monitored by this run" nodes=${data.monitors} /><${Group} title="Watches this run" nodes=${data.watchedBy} />
-      <${Group} title="Origin" nodes=${data.origin ? [data.origin] : []} /><${Group} title="Forks" nodes=${data.forks} />${alone ? html`<${Empty} sentence="This run started no other, and nobody watches it." />` : null}`;
+      <${Group} title="Origin" nodes=${data.origin ? [data.origin] : []} /><${Group} title="Forks" nodes=${data.forks} />${alone ? html`<${Empty} sentence="This run started no other run, and no run watches it." />` : null}`;
   }}<//></div>`;
 }
 

@@ -37,6 +37,13 @@ export function Tab({ path, live, act, target }) {
       ${node ? html`<${NodeDetail} key=${node.key} node=${node} path=${path} now=${now} act=${act} target=${target} />` : null}</div>`}<//>`;
 }
 
+/** Items that are not done first, then the slowest. @param {any[]} items */
+function sorted(items) {
+  /** @param {any} item */
+  const rank = (item) => (item.state === "ok" || item.state === "complete" ? item.start - (item.end ?? item.start) : -1e15);
+  return [...items].sort((a, b) => rank(a) - rank(b) || a.n - b.n);
+}
+
 /** @param {{node: any, path: (rest: string) => string, now: number, act: (name: string) => void, target: any}} props */
 function NodeDetail({ node, path, now, act, target }) {
   const items = useResource(node.items ? `items ${path("")} ${node.key} ${node.items.ok} ${node.items.error} ${node.items.running}` : null, (signal) => get(path("graph/items"), { node: node.key }, signal));
@@ -45,7 +52,7 @@ function NodeDetail({ node, path, now, act, target }) {
     ${node.items ? html`<section><div class="row"><b class="value">${number(node.items.ok)}</b> <span class="ink2">of ${number(node.items.total)} items</span></div><${Meter} share=${node.items.ok / Math.max(1, node.items.total)} state="complete" /></section>` : null}
     <section><dl class="pairs"><dt>started</dt><dd>${moment(node.start, now)}</dd><dt>took</dt><dd>${duration(node.start ? (node.end ?? now) - node.start : null)}</dd><dt>attempts</dt><dd>${number(node.attempts)}</dd>${node.after?.length ? html`<dt>after</dt><dd class="mono">${text(node.after.join(", "), 300)}</dd>` : null}${node.worker ? html`<dt>worker</dt><dd class="mono">${text(node.worker, 80)}</dd>` : null}${node.child ? html`<dt>run</dt><dd><a class="link mono" href=${runHref(splitPid(node.child).workflow, splitPid(node.child).id)}>${text(node.child, 120)}</a></dd>` : null}</dl></section>
     ${node.error ? html`<section><h3>Error</h3><${ErrorView} error=${step.data?.step?.error ?? node.error} /></section>` : null}
-    ${items.data ? html`<section><h3>Items</h3><ol>${items.data.items.slice(0, 100).map((/** @type {any} */ item) => html`<li class="row"><code class="ink2">${item.n}</code><${Glyph} state=${item.state} label=${true} /><span class="cut">${item.error ? text(item.error.name, 80) : item.state}${item.attempts > 1 ? `, attempt ${item.attempts}` : ""}</span><span class="right ink2">${duration(item.start ? (item.end ?? now) - item.start : null)}</span></li>`)}</ol>${items.data.hasNextPage ? html`<p class="ink3">and more</p>` : null}</section>` : null}
+    ${items.data ? html`<section><h3>Items</h3><ol>${sorted(items.data.items).slice(0, 100).map((/** @type {any} */ item) => html`<li class="row"><code class="ink2 item-n">${item.n}</code><${Glyph} state=${item.state} label=${true} /><span class="cut">${item.error ? text(item.error.name, 80) : item.state}${item.attempts > 1 ? `, attempt ${item.attempts}` : ""}</span><span class="right ink2">${duration(item.start ? (item.end ?? now) - item.start : null)}</span></li>`)}</ol>${items.data.hasNextPage ? html`<p class="ink3">and more</p>` : null}</section>` : null}
     ${step.data?.step?.status === "completed" ? html`<section><h3>Output</h3><${Json} value=${step.data.step.result} /></section>` : null}</div>
     <footer class="row">${possible("fork", target) ? html`<${Button} icon="fork" label="Fork from here…" onClick=${() => { setQuery({ sel: node.key }); act("fork"); }} />` : null}${node.state === "error" && possible("retry", target) ? html`<${Button} icon="retry" label="Retry…" onClick=${() => act("retry")} />` : null}</footer></aside>`;
 }

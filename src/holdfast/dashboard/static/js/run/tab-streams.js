@@ -1,33 +1,42 @@
 /** The streams of a run: what its steps emitted, as it comes. */
 import { apiUrl, get } from "../core/api.js";
+import { plural } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect, useState } from "../core/view.js";
-import { Empty, Place, Segmented } from "../parts/basics.js";
+import { Empty, Moment, Place, Segmented } from "../parts/basics.js";
+import { brief, Json } from "../parts/json.js";
 import { text } from "../parts/text.js";
 
 const MOST = 1000;
 
 /** @param {any} props */
-export function Tab({ path, live }) {
+export function Tab({ path, live, runNumber }) {
   const { query } = useStore(route);
-  const streams = useResource(`streams ${path("")} ${live?.streams}`, (signal) => get(path("streams"), {}, signal));
+  const streams = useResource(`streams ${path("")} ${runNumber} ${live?.streams}`, (signal) => get(path("streams"), { runNumber }, signal));
   return html`<div class="tab-body"><${Place} resource=${streams}>${(/** @type {any} */ data) => {
     const names = data.streams.map((/** @type {any} */ stream) => stream.name);
     const name = names.includes(query.get("stream")) ? query.get("stream") : names[0];
-    return names.length ? html`<${Segmented} label="Stream" value=${name} options=${names.map((/** @type {string} */ each) => [each, text(each, 40)])} onChange=${(/** @type {string} */ stream) => setQuery({ stream })} /><${Entries} key=${name} path=${path} name=${name} />` : html`<${Empty} sentence="This run has no streams." />`;
+    return names.length ? html`<${Segmented} label="Stream" value=${name} options=${names.map((/** @type {string} */ each) => [each, text(each, 40)])} onChange=${(/** @type {string} */ stream) => setQuery({ stream })} /><${Entries} key=${name} path=${path} name=${name} runNumber=${runNumber} />` : html`<${Empty} sentence="This run has no streams." />`;
   }}<//></div>`;
 }
 
-/** @param {{path: (rest: string) => string, name: string}} props */
-function Entries({ path, name }) {
-  const [entries, setEntries] = useState(/** @type {string[]} */ ([]));
+/** @typedef {{value: any, stepKey: string | null, attempt: number, at: string, offset: string}} Item */
+
+/** The items of one stream, in their order, as they are written. @param {{path: (rest: string) => string, name: string, runNumber: number}} props */
+function Entries({ path, name, runNumber }) {
+  const [items, setItems] = useState(/** @type {Item[]} */ ([]));
+  const [ended, setEnded] = useState(false);
   useEffect(() => {
-    const source = new EventSource(apiUrl(path(`streams/${encodeURIComponent(name)}`)));
-    source.onmessage = (event) => setEntries((old) => [...old, event.data].slice(-MOST));
-    source.addEventListener("end", () => source.close());
+    const source = new EventSource(apiUrl(path(`streams/${encodeURIComponent(name)}`), { runNumber }));
+    source.onmessage = (event) => setItems((old) => [...old, { ...JSON.parse(event.data), offset: event.lastEventId }].slice(-MOST));
+    source.addEventListener("end", () => {
+      source.close();
+      setEnded(true);
+    });
     return () => source.close();
-  }, [name]);
-  return html`<ol class="mono sunken">${entries.map((entry) => html`<li>${text(entry, 2000)}</li>`)}</ol>`;
+  }, [name, runNumber]);
+  return html`<p class="ink3 small">${plural(items.length, "item")}${ended ? ", complete" : ", followed as they are written"}</p>
+    <table class="table mono cards"><thead><tr><th scope="col" class="num">offset</th><th scope="col">at</th><th scope="col">written by</th><th scope="col">value</th></tr></thead><tbody>${items.map((item) => html`<tr key=${item.offset}><td class="num ink3">${item.offset}</td><td><${Moment} at=${item.at} /></td><td class="ink2 cut">${text(item.stepKey ?? "workflow code", 60)}${item.attempt > 1 ? ` #${item.attempt}` : ""}</td><td><details><summary class="cut">${brief(item.value, 200)}</summary><${Json} value=${item.value} /></details></td></tr>`)}</tbody></table>`;
 }

@@ -5,8 +5,8 @@ import { route, setQuery, splitPid } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect, useMemo, useRef, useState } from "../core/view.js";
 import { Place } from "../parts/basics.js";
-import { Detail } from "./detail.js";
-import { mergeTimeline } from "./model.js";
+import { Detail, RunDetail } from "./detail.js";
+import { mergeTimeline, ROOT } from "./model.js";
 import { useTimelineNow, Waterfall } from "./waterfall.js";
 
 /** @typedef {import("./model.js").Timeline} Timeline */
@@ -62,13 +62,16 @@ function useChildren(timeline) {
 }
 
 /** @param {any} props */
-export function Tab({ workflow, id, runNumber, run, live, path, act, target, onPainted }) {
+export function Tab({ workflow, id, runNumber, run, live, path, act, target, onPainted, onTiming }) {
   const { query } = useStore(route);
   const resource = useTimeline(path, runNumber, live);
   const timeline = resource.data;
   useEffect(() => {
     if (timeline || resource.error) onPainted();
   }, [timeline === undefined, resource.error]);
+  useEffect(() => {
+    if (timeline) onTiming({ workingMs: timeline.workingMs, worker: timeline.holders[timeline.holders.length - 1]?.worker });
+  }, [timeline]);
   const { opened, children, toggle } = useChildren(timeline);
   const current = runNumber === run.meta.runNumber;
   const now = useTimelineNow(timeline?.end != null);
@@ -78,9 +81,11 @@ export function Tab({ workflow, id, runNumber, run, live, path, act, target, onP
   const item = useMemo(() => findItem(selected, timeline, children), [selected, timeline, children]);
   /** @param {Row | null} row */
   const select = (row) => setQuery({ sel: row === null || (row.kind !== "step") ? (row?.id ?? null) : row.id });
-  return html`<${Place} resource=${resource} rows=${10}>${() => html`<div class=${`split ${item ? "with-detail" : ""}`}>
+  const close = () => setQuery({ sel: null });
+  return html`<${Place} resource=${resource} rows=${10}>${() => html`<div class="split">
     <${Waterfall} pid=${pid} timeline=${timeline} children=${children} opened=${opened} onOpen=${toggle} selected=${selected} onSelect=${select} deadline=${deadline} now=${now} />
-    ${item ? html`<${Detail} key=${selected} item=${item.item} pid=${item.pid ?? pid} runNumber=${item.pid ? undefined : runNumber} now=${now} act=${act} target=${target} onClose=${() => setQuery({ sel: null })} />` : null}</div>`}<//>`;
+    ${item ? html`<${Detail} key=${selected} item=${item.item} pid=${item.pid ?? pid} runNumber=${item.pid ? undefined : runNumber} now=${now} act=${act} target=${target} onClose=${close} />` : null}
+    ${selected === ROOT && current ? html`<${RunDetail} run=${run} pid=${pid} now=${now} act=${act} target=${target} onClose=${close} />` : null}</div>`}<//>`;
 }
 
 /**

@@ -124,8 +124,8 @@ export function Waterfall({ pid, timeline, children, opened, onOpen, selected, o
   });
 
   return html`<section class="timeline" aria-label="Timeline"><${Patterns} />
-    <div class="row wrap timeline-tools"><${Button} icon="fold" label="Fold idle time" hint="T" pressed=${folded} onClick=${toggleFold} />
-      <span class="ink2 wide-only">${duration(now - from)} ${folded && scale.folds ? html`shown as <b class="medium">${duration(scale.workMs)}</b> of work and ${plural(scale.folds, "fold")}` : ""}</span>
+    <div class="row timeline-tools"><${Button} icon="fold" label="Fold idle time" hint="T" pressed=${folded} onClick=${toggleFold} />
+      <span class="ink2 wide-only cut" title=${opened.size ? "work of the shown children included" : ""}>${duration(now - from)} ${folded && scale.folds ? html`shown as <b class="medium">${duration(scale.workMs)}</b> of work and ${plural(scale.folds, "fold")}` : ""}</span>
       <span class="right row legend wide-only"><i class="key worked"></i>worked <i class="key failed"></i>failed <i class="key waited"></i>waited <i class="key slept"></i>slept</span>
       <span class="segmented zoom" role="group" aria-label="Zoom"><button type="button" aria-label="Zoom out" onClick=${() => setWindow(zoomed(window, scale.total, 1.7, 0.5))}><${Icon} name="zoomOut" /></button><button type="button" aria-label="Zoom in" onClick=${() => setWindow(zoomed(window, scale.total, 0.6, 0.5))}><${Icon} name="zoomIn" /></button><button type="button" class="row" onClick=${fit}>Fit <kbd aria-hidden="true">0</kbd></button></span></div>
     <${Strip} scale=${scale} window=${window} work=${work} now=${now} items=${timeline.items} setWindow=${setWindow} />

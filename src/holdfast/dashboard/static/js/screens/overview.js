@@ -18,6 +18,7 @@ import { WorkerTiles } from "../parts/worker-tiles.js";
 const WINDOWS = /** @type {[string, string][]} */ ([["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]]);
 const SLOW_POLL = 15_000;
 const MOST_WORKFLOWS = 10;
+const MOST_STEPS = 5;
 
 /** @param {any} stats @returns {Record<string, number>} runs by status, of all workflows */
 function totals(stats) {
@@ -56,8 +57,8 @@ function Overview() {
   usePolling(() => [attention, workers, queues].forEach((each) => each.refresh()), SLOW_POLL);
   return html`<h1 class="sr">Overview</h1><${Place} resource=${stats} rows=${2}>${(/** @type {any} */ data) => html`<${Figures} stats=${data} workers=${workers.data?.workers ?? []} attention=${attention.data} />`}<//>
     <div class="overview"><div><${Attention} resource=${attention} /><${Rates} /></div>
-      <div><${Workflows} stats=${stats.data} /><${Queues} resource=${queues} />
-        <section class="card"><header><h2>Workers</h2><a class="right ink3" href=${href(["workers"])}>${workers.data ? plural(workers.data.workers.filter((/** @type {any} */ each) => each.alive).length, "alive", "alive") : ""}</a></header><${Place} resource=${workers} rows=${3}>${(/** @type {any} */ data) => html`<${WorkerTiles} workers=${data.workers} />`}<//></section></div></div>`;
+      <div><${Workflows} stats=${stats.data} /><${Queues} resource=${queues} /><${Limits} />
+        <section class="card"><header><h2>Workers</h2><a class="right ink3" href=${href(["workers"])}>${workers.data ? plural(workers.data.workers.filter((/** @type {any} */ each) => each.alive).length, "alive", "alive") : ""}</a></header><${Place} resource=${workers} rows=${3}>${(/** @type {any} */ data) => html`<${WorkerTiles} workers=${data.workers} />`}<//></section><${Slowest} steps=${stats.data?.slowestSteps ?? []} /></div></div>`;
 }
 
 /** @param {{stats: any, workers: any[], attention: any}} props */
@@ -113,13 +114,31 @@ function Workflows({ stats }) {
   const ended = (name) => (of[name]?.ended ?? []).reduce((/** @type {number} */ sum, /** @type {number} */ value) => sum + value, 0);
   /** @param {string} name */
   const failed = (name) => (of[name]?.errored ?? []).reduce((/** @type {number} */ sum, /** @type {number} */ value) => sum + value, 0);
-  const slowest = new Map((stats?.slowestSteps ?? []).map((/** @type {any} */ step) => [step.workflowName, step.meanMs]).reverse());
   const shown = [...names].sort((a, b) => ended(b) - ended(a) || a.localeCompare(b)).slice(0, MOST_WORKFLOWS);
   return html`<section class="card"><header><h2>Workflows</h2><a class="right ink3" href=${href(["workflows"])}>all ${names.length}</a></header>
-    <table class="table plain"><thead><tr><th scope="col">name</th><th scope="col">ended, last hour</th><th scope="col" class="num">/min</th><th scope="col" class="num">slowest step</th><th scope="col" class="num">errors</th></tr></thead><tbody>${shown.map((name) => {
+    <table class="table plain"><thead><tr><th scope="col">name</th><th scope="col">ended, last hour</th><th scope="col" class="num">/min</th><th scope="col" class="num">errors</th></tr></thead><tbody>${shown.map((name) => {
       const [all, bad] = [ended(name), failed(name)];
-      return html`<tr><td class="cut"><a class="mono" href=${href(["workflows", name])}>${text(name, 40)}</a></td><td><${Spark} values=${(of[name]?.ended ?? []).slice(-40)} errors=${(of[name]?.errored ?? []).slice(-40)} width=${130} label=${`runs of ${name} that ended, per minute`} /></td><td class="num">${rate(all / 60)}</td><td class="num ink2">${duration(slowest.get(name))}</td><td class=${`num ${bad && bad / all > 0.01 ? "state s-errored" : "ink3"}`}>${bad ? `${((100 * bad) / all).toFixed(1)} %` : "–"}</td></tr>`;
+      return html`<tr><td class="cut"><a class="mono" href=${href(["workflows", name])}>${text(name, 40)}</a></td><td><${Spark} values=${(of[name]?.ended ?? []).slice(-40)} errors=${(of[name]?.errored ?? []).slice(-40)} width=${130} label=${`runs of ${name} that ended, per minute`} /></td><td class="num">${rate(all / 60)}</td><td class=${`num ${bad && bad / all > 0.01 ? "state s-errored" : "ink3"}`}>${bad ? `${((100 * bad) / all).toFixed(1)} %` : "–"}</td></tr>`;
     })}</tbody></table>${names.length ? null : html`<${Empty} sentence="No workflow has runs yet." />`}</section>`;
+}
+
+/** The slowest steps of the latest runs. @param {{steps: any[]}} props */
+function Slowest({ steps }) {
+  if (!steps.length) return null;
+  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain"><thead><tr><th scope="col">step</th><th scope="col">workflow</th><th scope="col" class="num">calls</th><th scope="col" class="num">mean</th><th scope="col" class="num">longest</th></tr></thead>
+    <tbody>${steps.slice(0, MOST_STEPS).map((/** @type {any} */ step) => html`<tr><td class="mono cut">${text(step.step, 40)}</td><td class="cut"><a class="mono ink2" href=${href(["workflows", step.workflowName])}>${text(step.workflowName, 40)}</a></td><td class="num ink2">${number(step.count)}</td><td class="num nowrap">${duration(step.meanMs)}</td><td class="num ink2 nowrap">${duration(step.maxMs)}</td></tr>`)}</tbody></table></section>`;
+}
+
+function Limits() {
+  const limits = useResource("limits", (signal) => get("_limits", {}, signal));
+  usePolling(limits.refresh, SLOW_POLL);
+  const found = limits.data?.limits ?? [];
+  if (!found.length) return null;
+  return html`<section class="card"><header><h2>Limits</h2><a class="right ink3" href=${href(["flow"])}>all ${found.length}</a></header><table class="table plain"><thead><tr><th scope="col">name</th><th scope="col" colspan="2">in use</th><th scope="col" class="num">waiting</th></tr></thead>
+    <tbody>${found.slice(0, 6).map((/** @type {any} */ limit) => {
+      const all = limit.concurrency == null ? null : limit.concurrency * Math.max(1, limit.keys);
+      return html`<tr><td class="mono cut">${text(limit.name, 40)}</td><td class="num nowrap">${number(limit.used)}${all === null ? "" : ` of ${number(all)}`}</td><td>${all === null ? html`<span class="ink3">${limit.rate ? `${number(limit.rate.count)} / ${duration(limit.rate.perMs)}` : ""}</span>` : html`<${Meter} share=${limit.used / all} state="active" />`}</td><td class=${`num ${limit.waiting ? "state s-waiting" : "ink2"}`}>${number(limit.waiting)}</td></tr>`;
+    })}</tbody></table></section>`;
 }
 
 /** @param {{resource: any}} props */

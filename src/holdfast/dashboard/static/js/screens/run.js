@@ -1,20 +1,20 @@
 /** The page of one run: why, its next move, and the tabs. */
 import { get, instancePath, may, me, post } from "../core/api.js";
-import { moment, number } from "../core/format.js";
+import { duration, moment, number } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { useFallback, useLive } from "../core/live.js";
 import { useResource } from "../core/resource.js";
 import { go, href, route, runHref, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect, useRef, useState } from "../core/view.js";
-import { ACTIONS, nextMove, openAction, possible } from "../parts/actions.js";
+import { ACTIONS, nextMove, openAction, possible, takeMove } from "../parts/actions.js";
 import { Button, Empty, Loading, Problem, Span, Tabs } from "../parts/basics.js";
 import { Icon } from "../parts/icons.js";
 import { Menu } from "../parts/menu.js";
 import { toast } from "../parts/overlay.js";
 import { Source } from "../parts/source.js";
 import { Badge, runState } from "../parts/status.js";
-import { text } from "../parts/text.js";
+import { shortWorker, text } from "../parts/text.js";
 import { Why } from "../parts/why.js";
 
 /** @typedef {{workflow: string, id: string, runNumber: number, run: any, live: any, timeline?: any, path: (rest: string) => string}} RunProps */
@@ -82,10 +82,11 @@ function useRun(workflow, id) {
   const [live, setLive] = useState(/** @type {any} */ (null));
   const [gone, setGone] = useState(false);
   const timer = useRef(/** @type {any} */ (null));
-  const paints = found.data !== undefined && (route.get().query.get("tab") ?? "timeline") === "timeline";
+  const kind = found.data?.instances.find((/** @type {any} */ each) => each.id === id)?.meta?.kind ?? "workflow";
+  const paints = (route.get().query.get("tab") ?? (kind === "workflow" ? "timeline" : kind)) === "timeline";
   useEffect(() => {
     if (found.data === undefined && found.error === undefined) return undefined;
-    const wait = setTimeout(() => setReady(true), paints ? LONGEST_PAINT : DETAILS_DELAY);
+    const wait = setTimeout(() => setReady(true), found.data && paints ? LONGEST_PAINT : DETAILS_DELAY);
     return () => clearTimeout(wait);
   }, [found.data !== undefined || found.error !== undefined]);
   useLive(!ready ? null : `topic=run&workflow=${encodeURIComponent(workflow)}&id=${encodeURIComponent(id)}`, {
@@ -110,7 +111,7 @@ function withLive(run, live) {
   const { whyParts } = run.meta;
   const same = live.whyParts && whyParts?.kind === live.whyParts.kind && whyParts?.stepKey === live.whyParts.stepKey;
   const parts = same ? { position: whyParts.position, ...live.whyParts } : live.whyParts ?? whyParts;
-  return { ...run, details: { ...run.details, status: live.status }, meta: { ...run.meta, runNumber: live.runNumber, why: same ? run.meta.why : live.why, whyParts: parts, updatedAt: live.updatedAt, completedAt: live.completedAt } };
+  return { ...run, details: { ...run.details, status: live.status }, meta: { ...run.meta, runNumber: live.runNumber, why: same ? run.meta.why : live.why, whyParts: parts, updatedAt: live.updatedAt, completedAt: live.completedAt, owner: live.owner } };
 }
 
 /** @param {{workflow: string, id: string, query: URLSearchParams}} props */
@@ -129,33 +130,34 @@ function Loaded({ workflow, id, run, live, query, refresh, onPainted }) {
   const shownRun = query.get("run") === null ? meta.runNumber : Number(query.get("run"));
   const [module, setModule] = useState(/** @type {{tab: string, Tab: unknown} | null} */ (null));
   const [failure, setFailure] = useState(/** @type {any} */ (null));
+  const [timing, setTiming] = useState(/** @type {any} */ (null));
   useEffect(() => {
     TABS[tab]().then((loaded) => setModule({ tab, Tab: loaded.Tab }), setFailure);
   }, [tab]);
   const target = { workflow, id, status: run.details.status, kind: meta.kind, runNumber: meta.runNumber, whyParts: meta.whyParts };
   const move = nextMove(target);
   /** @param {string} name */
-  const act = (name) => (possible(name, target) ? openAction(name, target, { done: refresh, initial: name === "fork" ? { before: query.get("sel") ?? "" } : {} }) : undefined);
+  const act = (name) => (possible(name, target) ? openAction(name, target, { done: refresh, initial: name === "fork" ? { before: (query.get("sel") ?? "").replace(/^#run$/, "") } : {} }) : undefined);
   /** @param {number} by */
   const turn = (by) => {
     const index = tabs.findIndex((each) => each.key === tab);
     setQuery({ tab: tabs[(index + by + tabs.length) % tabs.length].key });
   };
   useKeys({
-    a: () => (move ? act(move.action) : false), e: () => act("event"), r: () => act("retry"), f: () => act("fork"),
+    a: () => (move ? takeMove(move, target, refresh) : false), e: () => act("event"), r: () => act("retry"), f: () => act("fork"),
     p: () => act(run.details.status === "paused" ? "resume" : "pause"), "[": () => turn(-1), "]": () => turn(1),
     Escape: () => (query.get("sel") ? setQuery({ sel: null }) : go(href(["runs"]))),
   });
-  return html`<div class="page"><${Head} target=${target} run=${run} move=${move} act=${act} />
-    <${Tabs} tabs=${tabs} current=${tab} hrefOf=${(/** @type {string} */ key) => runHref(workflow, id, { tab: key, run: query.get("run") })}><${Facts} run=${run} shownRun=${shownRun} /><//>
+  return html`<div class="page"><${Head} target=${target} run=${run} move=${move} act=${act} refresh=${refresh} />
+    <${Tabs} tabs=${tabs} current=${tab} hrefOf=${(/** @type {string} */ key) => runHref(workflow, id, { tab: key, run: query.get("run") })}><${Facts} run=${run} shownRun=${shownRun} timing=${timing} /><//>
     ${failure ? html`<${Problem} error=${failure} />` : null}
-    ${module?.tab === tab ? html`<${module.Tab} key=${`${tab} ${shownRun}`} workflow=${workflow} id=${id} runNumber=${shownRun} run=${run} live=${live} act=${act} target=${target} onPainted=${onPainted} path=${(/** @type {string} */ rest) => instancePath(workflow, id, rest)} />` : null}</div>`;
+    ${module?.tab === tab ? html`<${module.Tab} key=${`${tab} ${shownRun}`} workflow=${workflow} id=${id} runNumber=${shownRun} run=${run} live=${live} act=${act} target=${target} onPainted=${onPainted} onTiming=${setTiming} path=${(/** @type {string} */ rest) => instancePath(workflow, id, rest)} />` : null}</div>`;
 }
 
 const PRIMARY = ["pause", "resume", "retry", "fork", "cancel"];
 
-/** @param {{target: any, run: any, move: {action: string, label: string} | null, act: (name: string) => void}} props */
-function Head({ target, run, move, act }) {
+/** @param {{target: any, run: any, move: import("../parts/actions.js").Move | null, act: (name: string) => void, refresh: () => void}} props */
+function Head({ target, run, move, act, refresh }) {
   const meta = run.meta;
   const shown = PRIMARY.filter((name) => possible(name, target) && name !== move?.action);
   const rest = Object.keys(ACTIONS).filter((name) => !shown.includes(name) && possible(name, target));
@@ -163,12 +165,12 @@ function Head({ target, run, move, act }) {
   const user = me.get();
   return html`<div class="run-head"><div class="row wrap"><nav class="crumbs row" aria-label="where"><a class="ink2" href=${href(["runs"])}>Runs</a><span class="ink3">/</span><a class="mono ink2 cut" href=${href(["runs"], { q: `workflow:${target.workflow}` })}>${text(target.workflow, 64)}</a><span class="ink3">/</span><h1 class="mono id cut">${text(target.id, 100)}</h1></nav>
       <${Badge} state=${runState(target.status, meta.whyParts)} /><span class="chips row wrap">${chips.map(([key, value]) => html`<span class="chip">${text(key, 40)} <b class="cut bidi">${text(typeof value === "number" ? number(value) : value, 60)}</b></span>`)}</span>
-      <span class="right row wrap actions">${user && user !== "signed-out" && user.example && target.status !== "complete" ? html`<${KillButton} target=${target} />` : null}
+      <span class="right row wrap actions">${user && user !== "signed-out" && user.example && meta.owner ? html`<${KillButton} target=${target} />` : null}
         ${shown.map((name) => html`<${Button} icon=${ACTIONS[name].icon} label=${name === "fork" || name === "cancel" ? `${ACTIONS[name].label}…` : ACTIONS[name].label} onClick=${() => act(name)} />`)}
         ${rest.length ? html`<${Menu} label="More actions" items=${rest.map((name) => ({ label: `${ACTIONS[name].label}…`, icon: ACTIONS[name].icon, hint: ACTIONS[name].key, onClick: () => act(name) }))} />` : null}</span></div>
     <div class="row why-row"><div class="grow"><div class="why-head"><${WhyIcon} parts=${meta.whyParts} state=${runState(target.status, meta.whyParts)} /><span aria-live="off"><${Why} why=${meta.why ?? target.status} place=${!meta.whyParts?.position} /></span></div>
-      ${meta.whyParts?.position ? html`<${Position} position=${meta.whyParts.position} target=${target} />` : null}</div>
-      ${move ? html`<${Button} primary large icon=${ACTIONS[move.action].icon} label=${move.label} hint="A" onClick=${() => act(move.action)} />` : null}</div></div>`;
+      ${meta.whyParts?.position ? html`<${Position} position=${meta.whyParts.position} step=${meta.whyParts.kind === "ended" ? meta.whyParts.name : undefined} target=${target} />` : null}</div>
+      ${move ? html`<${Button} primary large icon=${move.icon} label=${move.label} hint="A" onClick=${() => takeMove(move, target, refresh)} />` : null}</div></div>`;
 }
 
 const WHY_ICONS = /** @type {Record<string, string>} */ ({ event: "mail", message: "mail", retry: "retry", sleep: "clock", timer: "clock", start: "clock", child: "child", reply: "ask", node: "graph", step: "step", due: "chip", no_code: "chip", paused: "pause", pausing: "pause", parked: "pause" });
@@ -178,13 +180,13 @@ function WhyIcon({ parts, state }) {
   return html`<span class=${`state s-${state}`}><${Icon} name=${WHY_ICONS[parts?.kind] ?? "step"} size=${18} /></span>`;
 }
 
-/** The line of code at which the run waits. @param {{position: {file: string, line: number}, target: any}} props */
-function Position({ position, target }) {
+/** The line of code at which the run waits, or that raised its error in `step`. @param {{position: {file: string, line: number}, step?: string, target: any}} props */
+function Position({ position, step, target }) {
   const user = me.get();
-  const debug = user && user !== "signed-out" && user.debug && may("debug") && target.kind !== "chain" && target.kind !== "graph";
+  const debug = user && user !== "signed-out" && user.debug && may("debug") && target.status !== "errored" && target.kind !== "chain" && target.kind !== "graph";
   const stack = useResource(debug ? `${target.workflow}/${target.id} ${position.file}:${position.line}` : null, (signal) => get(instancePath(target.workflow, target.id, "stack"), {}, signal));
   const frame = stack.data?.tasks?.flatMap((/** @type {any} */ task) => task.frames).find((/** @type {any} */ each) => each.line === position.line && each.file.endsWith(position.file.split("/").pop()));
-  return html`<div class="position mono row"><a class="link" href=${runHref(target.workflow, target.id, { tab: "code" })}>${text(position.file, 200)}:${position.line}</a>${frame?.source ? html`<span class="ink3">${position.line}</span><span class="cut"><${Source} text=${frame.source} /></span>` : null}</div>`;
+  return html`<div class="position mono row"><a class="link" href=${runHref(target.workflow, target.id, { tab: "code" })}>${text(position.file, 200)}:${position.line}</a>${step ? html`<span class="ink3 cut">in step ${text(step, 100)}</span>` : null}${frame?.source ? html`<span class="ink3">${position.line}</span><span class="cut"><${Source} text=${frame.source} /></span>` : null}</div>`;
 }
 
 /** @param {{target: any}} props */
@@ -193,11 +195,11 @@ function KillButton({ target }) {
   return html`<${Button} icon="skull" label="Kill the worker" onClick=${kill} />`;
 }
 
-/** @param {{run: any, shownRun: number}} props */
-function Facts({ run, shownRun }) {
+/** @param {{run: any, shownRun: number, timing: any}} props `timing`: from the timeline, once it is shown */
+function Facts({ run, shownRun, timing }) {
   const meta = run.meta;
   const runs = meta.runs ?? meta.runNumber + 1;
   return html`<div class="run-facts row wide-only ink2">${runs > 1 ? html`<label class="row">run <select class="select compact" value=${String(shownRun)} onChange=${(/** @type {any} */ event) => setQuery({ run: Number(event.target.value) === meta.runNumber ? null : event.target.value, sel: null, z: null })}>${Array.from({ length: Math.min(runs, 200) }, (_, index) => html`<option value=${String(meta.runNumber - index)}>${meta.runNumber - index}</option>`)}</select></label>` : null}
-    <span>started <b>${moment(meta.startedAt ?? meta.createdAt)}</b></span><span>for <b><${Span} from=${meta.startedAt ?? meta.createdAt} until=${meta.completedAt} /></b></span>${meta.owner ? html`<span class="cut">held by <code>${text(meta.owner, 60)}</code></span>` : null}</div>`;
+    <span>started <b>${moment(meta.startedAt ?? meta.createdAt)}</b></span><span>for <b><${Span} from=${meta.startedAt ?? meta.createdAt} until=${meta.completedAt} /></b></span>${timing ? html`<span>working <b>${duration(timing.workingMs)}</b></span>` : null}${meta.owner || timing?.worker ? html`<span class="cut">${meta.owner ? "held by" : "last held by"} <code>${shortWorker(meta.owner ?? timing.worker)}</code></span>` : null}</div>`;
 }
 

@@ -10,13 +10,13 @@ import { useResource } from "../core/resource.js";
 import { go, href, route, runHref, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useMemo, useRef, useState } from "../core/view.js";
-import { nextMove, openAction } from "../parts/actions.js";
+import { nextMove, takeMove } from "../parts/actions.js";
 import { Button, Empty, Loading, Problem, Segmented } from "../parts/basics.js";
 import { BulkBar } from "../parts/bulk.js";
 import { HistogramStrip } from "../parts/charts.js";
 import { Icon } from "../parts/icons.js";
 import { Menu } from "../parts/menu.js";
-import { COLUMNS, RunTable } from "../parts/run-table.js";
+import { COLUMNS, RunTable, targetOf } from "../parts/run-table.js";
 import { openStart } from "../parts/start.js";
 import { Glyph } from "../parts/status.js";
 import { text } from "../parts/text.js";
@@ -171,7 +171,7 @@ export function Screen() {
     <${Histogram} conditions=${conditions} />
     ${list.error ? html`<${Problem} error=${list.error} onRetry=${list.refresh} />` : null}
     ${list.data === undefined ? (list.slow && !list.error ? html`<${Loading} rows=${10} />` : null) : html`
-      <${RunTable} rows=${rows} columns=${columns} selected=${selected} whole=${whole} gone=${gone} at=${at} selectable=${may("manage")} onToggle=${toggle}
+      <${RunTable} rows=${rows} columns=${columns} selected=${selected} whole=${whole} gone=${gone} at=${at} selectable=${may("manage")} onToggle=${toggle} onAct=${(/** @type {any} */ run) => act(run, list.refresh)}
         onAll=${() => setSelected(selected.size === rows.length ? new Set() : new Set(rows.map(pidOf)))} />
       ${rows.length ? null : html`<${Empty} sentence=${conditions.length ? "No run matches this filter." : "There are no runs yet."} command=${conditions.length ? undefined : "holdfast instances create -w WORKFLOW"} />`}
       <${Pager} data=${list.data} count=${rows.length} />`}
@@ -180,9 +180,9 @@ export function Screen() {
 
 /** @param {any} run @param {() => void} done */
 function act(run, done) {
-  const target = { workflow: run.workflowName, id: run.id, status: run.details.status, whyParts: run.meta?.whyParts, runNumber: run.meta?.runNumber };
+  const target = targetOf(run);
   const move = nextMove(target);
-  if (move) openAction(move.action, target, { done });
+  if (move) takeMove(move, target, done);
   else go(runHref(run.workflowName, run.id));
 }
 

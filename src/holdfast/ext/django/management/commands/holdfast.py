@@ -35,7 +35,7 @@ class Command(BaseCommand):
         self._run(options["arguments"])
 
     def _run(self, arguments: list[str]) -> None:
-        from holdfast.cli.main import main  # noqa: PLC0415  (the command line loads much)
+        from holdfast.cli.main import main
 
         if not arguments or arguments[0] not in (*_OF_APP, *_OF_DATABASE):
             raise CommandError(f"use one of: {', '.join((*_OF_APP, *_OF_DATABASE))}")

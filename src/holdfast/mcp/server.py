@@ -1,7 +1,8 @@
-"""An MCP server for an app: tools with which a model finds, explains and repairs runs.
+"""The tools and resources of the MCP server, with which a model finds, explains and repairs runs.
 
-The server reads by default. Tools that write exist only with ``write=True``; each of them names its actor. The command
-``holdfast mcp`` serves it; a program may also mount it: ``mcp_server(app).streamable_http_app()``.
+The server reads by default. Tools that write exist only with ``write=True``; each of them leaves an audit record with
+its actor. The command ``holdfast mcp`` serves it; a program may also mount it:
+``mcp_server(app).streamable_http_app()``. ``access`` decides who may call a tool.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from holdfast._version import __version__
 from holdfast.app import Holdfast
 from holdfast.checking import Checker, CheckOptions
 from holdfast.client import Handle
+from holdfast.client.audit import audit
 from holdfast.client.replaying import Replayer
-from holdfast.core.actor import check_actor
+from holdfast.core.actor import check_actor, current_actor
 from holdfast.core.model import Status
 from holdfast.errors import (
     HoldfastError,
@@ -32,7 +34,9 @@ from holdfast.errors import (
 )
 from holdfast.extras import extra
 from holdfast.kernel.requests import Requests
+from holdfast.mcp.access import AuthorizedServer
 from holdfast.ports import milliseconds
+from holdfast.store.protocol import RecordAction
 
 with extra("mcp", "The MCP server"):
     from mcp.server import MCPServer
@@ -50,18 +54,18 @@ _DESTROY = ToolAnnotations(read_only_hint=False, destructive_hint=True)
 
 _GUIDE = """# Runs of Holdfast
 
-A workflow is code; an instance of it has an id, and is executed as a run. Each step of a run is recorded, so a run goes
-on behind its last recorded step after a crash or a deploy.
+A workflow is code; an instance of it has an id, and is executed as a run. Each step of a run is recorded, so a run
+continues after its last recorded step when there was a crash or a deploy.
 
 - `active`: a worker executes it, or will soon. `waiting`: for an event, a timer, a retry, a child. `paused`: by a
   person, or because its history does not fit the code (`NON_DETERMINISTIC`). The others are ends.
-- Find runs with `list_runs`, for example `status="errored"`. `explain_run` says why a run does not go on.
+- Find runs with `list_runs`, for example `status="errored"`. `explain_run` says why a run does not continue.
 - A run that waits for an event needs `send_event` with the type that `why` names.
-- An errored run whose cause is gone goes on with `retry_run`; recorded steps are not called again.
+- An errored run whose cause is gone continues with `retry_run`; recorded steps are not called again.
 - A run that was given a wrong input, or recorded a wrong result, is repeated from a step on with `fork_run`.
 - A step that cannot succeed gets its outcome with `resolve_step`.
 - A workflow that is offered as a tool has the workflow's name. A call that takes long returns with `done: false` and
-  the run's id; call the tool again with that `run_id` to go on waiting. The run continues meanwhile.
+  the run's id; call the tool again with that `run_id` to continue waiting. The run continues meanwhile.
 - `check_code` replays open runs on the code of this server, and reports those that do not fit.
 """
 
@@ -69,11 +73,12 @@ on behind its last recorded step after a crash or a deploy.
 def mcp_server(app: Holdfast, *, write: bool = False, actor: str = "mcp") -> MCPServer[Any]:
     """An MCP server with tools for the runs of an app, which must be open while the server is used.
 
-    ``write``: add the tools that start, repair and control runs. ``actor`` is the name in their audit records.
-    Workflows with ``mcp=True`` are tools in any case: their author offers them.
+    ``write``: add the tools that start, repair and control runs. ``actor`` is the name in their audit records, unless
+    a hook of ``Holdfast(authorize=...)`` names the caller. Workflows with ``mcp=True`` are tools in any case: their
+    author offers them.
     """
-    server: MCPServer[Any] = MCPServer(
-        "holdfast", version=__version__, instructions="Read the resource holdfast://guide first."
+    server = AuthorizedServer(
+        app, "holdfast", version=__version__, instructions="Read the resource holdfast://guide first."
     )
     _add_resources(server, app)
     reading = _Reading(app)
@@ -97,8 +102,8 @@ def _add(server: MCPServer[Any], annotations: ToolAnnotations, *tools: Callable[
 
 
 _RESUMABLE = (
-    "Starts a durable run and waits for its result. If `done` is false, the run goes on: call this tool again with its "
-    "`run_id`, and without waiting for it twice."
+    "Starts a durable run and waits for its result. If `done` is false, the run continues: call this tool again with "
+    "its `run_id`, and without waiting for it twice."
 )
 
 
@@ -195,7 +200,7 @@ class _Reading:
         return {"runs": to_jsonable_python(page.items), "cursor": page.cursor}
 
     async def explain_run(self, workflow: str, id: str) -> dict[str, Any]:
-        """Explain one instance: its status, why it does not go on, its error, its input and its unfinished steps."""
+        """Explain one instance: its status, why it does not continue, its error, its input and its unfinished steps."""
         run = await _run(self.app, workflow, id)
         description = await run.describe()
         steps = (await run.history()).steps
@@ -257,9 +262,7 @@ class _Writing:
             with suppress(InstanceNotFoundError):
                 return await self.app.get(workflow, run_id)
         options: dict[str, Any] = {} if run_id is None else {"id": run_id}
-        run: Handle[Any] = await self._act(
-            f"start {workflow}", self.app.start(workflow, params, memo={"startedBy": self.actor}, **options)
-        )
+        run: Handle[Any] = await self._act(f"start {workflow}", self.app.start(workflow, params, **options), "start")
         return run
 
     async def send_event(
@@ -271,7 +274,7 @@ class _Writing:
         return "sent"
 
     async def retry_run(self, workflow: str, id: str, reason: str) -> str:
-        """Let an errored instance go on from its history; what failed is tried again."""
+        """Let an errored instance continue from its history; what failed is tried again."""
         run = await _run(self.app, workflow, id)
         await self._act(f"retry {run.pid}", run.retry(reason=reason))
         return "retried"
@@ -307,7 +310,7 @@ class _Writing:
         return "paused"
 
     async def resume_run(self, workflow: str, id: str) -> str:
-        """Let a paused instance go on."""
+        """Let a paused instance continue."""
         run = await _run(self.app, workflow, id)
         await self._act(f"resume {run.pid}", run.resume())
         return "resumed"
@@ -324,10 +327,15 @@ class _Writing:
         await self._act(f"terminate {run.pid}", run.terminate(reason))
         return "terminated"
 
-    async def _act(self, what: str, call: Any) -> Any:
-        with self.app.acting_as(self.actor):
+    async def _act(self, what: str, call: Any, action: str | None = None, reason: str | None = None) -> Any:
+        """The result of a call in the name of the actor. ``action``: the call leaves no audit record of its own."""
+        actor = current_actor.get() or self.actor
+        with self.app.acting_as(actor):
             done = await _refusing(call)
-        _log.info("%s: %s", self.actor, what)
+            if action is not None:
+                store = self.app._opened().store  # noqa: SLF001  (as the methods of the app do)
+                await _refusing(store.control(RecordAction(done.workflow, done.id), audit(action, reason)))
+        _log.info("%s: %s", actor, what)
         return done
 
 

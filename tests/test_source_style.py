@@ -1,0 +1,62 @@
+"""Maximum sizes of the source, and the form of its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parent
+MAX_LINES = 450
+MAX_METHODS = 25
+MAX_SQL_PARAMETERS = 25
+STORES = {"Store", "SqliteStore", "PostgresStore", "PayloadStore"}
+"""The store protocol and its implementations have a method for each intent."""
+
+MODULES = {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
+RIDDLE = re.compile(r"(Of|Who|Whom|Whose|What|Whether that|By how much|So many|Nobody|Somebody|That which)\b")
+SQL_FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION\s+(\S+?)\s*\((.*?)\)\s*(?:RETURNS|LANGUAGE|AS)\b", re.DOTALL)
+
+
+def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    for module, text in MODULES.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, kinds):
+                yield f"{module}:{getattr(node, 'lineno', 1)}", node
+
+
+def test_no_module_is_longer_than_450_lines() -> None:
+    assert {module: text.count("\n") for module, text in MODULES.items() if text.count("\n") > MAX_LINES} == {}
+
+
+def test_no_class_but_a_store_has_more_than_25_methods() -> None:
+    large = {}
+    for place, node in nodes(ast.ClassDef):
+        assert isinstance(node, ast.ClassDef)
+        methods = sum(isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) for member in node.body)
+        if methods > MAX_METHODS and node.name not in STORES:
+            large[f"{place} {node.name}"] = methods
+    assert large == {}
+
+
+def test_no_docstring_begins_with_a_riddle() -> None:
+    found = []
+    for place, node in nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef):
+        text = ast.get_docstring(node)  # type: ignore[arg-type]
+        if text is not None and RIDDLE.match(text):
+            found.append(f"{place}: {text.splitlines()[0]}")
+    assert found == []
+
+
+def test_no_function_of_the_database_has_more_than_25_parameters_of_its_own() -> None:
+    """Parameters that are made from the columns of rows are written as one placeholder."""
+    large = {}
+    for path in sorted(SOURCE.rglob("functions/*.sql")):
+        for name, parameters in SQL_FUNCTION.findall(path.read_text("utf-8")):
+            count = parameters.count(",") + bool(parameters.strip())
+            if count > MAX_SQL_PARAMETERS:
+                large[f"{path.name} {name}"] = count
+    assert large == {}
