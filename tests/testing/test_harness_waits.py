@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import threading
 import time
@@ -170,6 +171,36 @@ async def test_the_harness_does_not_wait_for_a_step_that_waits_for_the_test(app:
 
     assert (await run.status()).output == "all"
     assert time.perf_counter() - began < 2
+
+
+async def test_the_harness_does_not_wait_for_sockets_and_timers_of_others(app: Holdfast) -> None:
+    """A connection of the test, and a timer and a connection that a step left behind, are not the open step's."""
+    loop = asyncio.get_running_loop()
+    pairs = [socket.socketpair() for _ in range(2)]
+    timers: list[asyncio.TimerHandle] = []
+
+    async def leaves_something() -> None:
+        loop.add_reader(pairs[0][0], lambda: None)
+        timers.append(loop.call_later(50, lambda: None))
+
+    async def hangs() -> None:
+        await loop.create_future()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.do("leave", leaves_something)
+        await ctx.do("hang", hangs, timeout="1 minute", retry=Retry(limit=0))
+
+    async with Harness(app, real_timeout=1) as h:
+        loop.add_reader(pairs[1][0], lambda: None)
+        run = await h.start(flow)
+        await h.advance("1 minute")
+        assert (await run.status()).status == "errored"
+
+    for one, other in pairs:
+        loop.remove_reader(one)
+        one.close(), other.close()
+    timers[0].cancel()
 
 
 async def test_a_step_timeout_is_virtual_also_while_the_step_waits_in_a_group(app: Holdfast, h: Harness) -> None:

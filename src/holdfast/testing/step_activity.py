@@ -4,9 +4,9 @@ A step is working while a plain function runs in its thread, while it awaits a t
 it waits for a timer of the real loop. It is idle while it awaits something inside the event loop (an event, a lock, a
 queue, a future that its own code created): only the test, or a timeout on the virtual clock, can end such a wait.
 
-Three sources decide. Calls of ``loop.run_in_executor`` and timers created by steps count as work. Sockets of the loop
-count as work unless they existed before the harness. For every task of a step, the innermost suspended coroutine shows
-what the task awaits: library code other than the primitives of asyncio and anyio counts as work.
+Three sources decide. Calls of ``loop.run_in_executor`` by a step in flight count as work, and so do the timers and the
+sockets that it registered with the loop. For every task of a step, the innermost suspended coroutine shows what it
+awaits: library code other than the primitives of asyncio and anyio counts as work.
 """
 
 from __future__ import annotations
@@ -41,16 +41,14 @@ class TrackingSpawn(LocalSpawn):
     def __init__(self) -> None:
         super().__init__()
         self._in_threads: dict[asyncio.Future[Any], Attempt] = {}
-        self._ignored: set[object] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def watch(self, check: WatchCallback, seconds: float) -> None:
         """Do nothing. Blocking calls are not reported, because virtual time does not pass during them."""
 
     def track_steps(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start tracking. Sockets that exist now, such as a store's connections, do not belong to steps."""
+        """Start tracking."""
         self._loop = loop
-        self._ignored = set(_timers_and_sockets(loop))
         _LoopActivity.of(loop).join()
 
     def close(self) -> None:
@@ -68,11 +66,7 @@ class TrackingSpawn(LocalSpawn):
 
     def working(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return True if a step in flight can end without an action of the test and without virtual time."""
-        return (
-            bool(self._in_threads)
-            or any(source not in self._ignored for source in _timers_and_sockets(loop))
-            or _LoopActivity.of(loop).working()
-        )
+        return bool(self._in_threads) or _LoopActivity.of(loop).working()
 
     def in_flight(self, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Attempt, str]]:
         """Yield the attempts in flight, each with the source line at which it waits, or an empty string."""
@@ -115,7 +109,10 @@ class _LoopActivity:
             del self._all[self._loop]
 
     def working(self) -> bool:
-        return bool(self._executing) or any(_is_working(task) for task in self._tasks)
+        if self._executing or any(_is_working(task) for task in self._tasks):
+            return True
+        in_flight = {id(attempt) for attempt in self._tasks.values()}
+        return any(id(attempt) in in_flight for attempt in _owners_of_timers_and_sockets(self._loop))
 
     def in_flight(self) -> Iterator[tuple[Attempt, str]]:
         for task, attempt in self._tasks.items():
@@ -189,10 +186,11 @@ def _is_anyio(path: str) -> bool:
     return path.startswith(_LIBRARIES) and "anyio" in Path(path).parts
 
 
-def _timers_and_sockets(loop: asyncio.AbstractEventLoop) -> Iterator[object]:
+def _owners_of_timers_and_sockets(loop: asyncio.AbstractEventLoop) -> Iterator[Attempt | None]:
+    """Yield the attempt in whose context each timer and each callback of a socket was registered, ended ones too."""
     for handle in getattr(loop, "_scheduled", ()):
-        near = not handle.cancelled() and handle.when() < loop.time() + _DISTANT_SECONDS
-        if near and handle._context.get(current_attempt) is not None:
-            yield handle
+        if not handle.cancelled() and handle.when() < loop.time() + _DISTANT_SECONDS:
+            yield handle._context.get(current_attempt)
     selector = getattr(loop, "_selector", None)
-    yield from (selector.get_map() or ()) if selector is not None else ()
+    for registered in (selector.get_map() or {}).values() if selector is not None else ():
+        yield from (handle._context.get(current_attempt) for handle in registered.data if handle is not None)

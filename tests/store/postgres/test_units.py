@@ -230,9 +230,13 @@ async def test_a_batch_is_one_statement_and_one_notification(worlds: list[World]
 
     advanced = await worlds[0].advance(*(done(task, 2) for task in tasks), claim_limit=20)
 
-    after = await other.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     assert (len(advanced.claimed), advanced.due) == (20, True)
-    assert after - before == 1
+    # Other transactions of the server, such as those of autovacuum, leave no mark on these rows.
+    writers = await other.fetch(
+        "SELECT xmin::text::bigint AS writer FROM holdfast.holdfast_task UNION SELECT xmin::text::bigint FROM"
+        " holdfast.holdfast_fact"
+    )
+    assert len([row for row in writers if row["writer"] >= before]) == 1
     assert len(notifications) == 1
 
 
