@@ -28,7 +28,11 @@ def make_app(url: str, journal: str, lease: str = "2 seconds") -> Holdfast:
     @app.step(limits=[bank])
     async def visit(n: int) -> int:
         record("enter", n)
-        await asyncio.sleep(0.03)
+        try:
+            await asyncio.sleep(0.03)
+        except asyncio.CancelledError:  # the worker lost its lease
+            record("cancelled", n)
+            raise
         record("leave", n)
         return n
 

@@ -68,7 +68,7 @@ def _most_inside(journal: str, gone: dict[int, float]) -> int:
     most = 0
     for at, pid, n, event in rows:
         inside = {one for one in inside if gone.get(one[0], at + 1) > at}
-        if event == "leave":
+        if event != "enter":
             inside.discard((pid, n))
         elif gone.get(pid, at + 1) > at:
             inside.add((pid, n))

@@ -7,34 +7,27 @@ of each registered workflow: ``/order/instances`` takes an order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import chain
-from typing import Any, TypeAlias, cast
 
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic import TypeAdapter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from holdfast.core import exact, typed
-from holdfast.errors import ParamsInvalidError
 from holdfast.http import wire
 from holdfast.http.auth import Authorize, BearerTokens
 from holdfast.http.backend import Backend
+from holdfast.http.input_schemas import REFS, Schema, event_schema, input_schema, params_are_optional
 from holdfast.http.queries import MAX_SEARCH_FILTERS
 from holdfast.http.spec import Spec
 from holdfast.http.start_options import EXCLUSIVE, PolicyFields, StartFields
 from holdfast.kernel.definition import Definition
-from holdfast.kernel.events import DeclaredEvent
 from holdfast.kernel.model import Model
 
-Schema: TypeAlias = dict[str, Any]
-
 VERSION = "1"
-_REFS = "#/components/schemas/{model}"
-_ERROR = {"$ref": _REFS.format(model="Error")}  # a shared reference: FastAPI would add one model for each use
+_ERROR = {"$ref": REFS.format(model="Error")}  # a shared reference: FastAPI would add one model for each use
 _NEEDS_UNITS = "x-needs-units"
 _EVERYWHERE = (401, 403, 500, 503)
 _MEANINGS = {
@@ -84,7 +77,7 @@ def _documented_route(spec: Spec, base: str) -> APIRoute:
     """
     extra: Schema = {_NEEDS_UNITS: True} if spec.needs_units else {}
     if spec.body is not None:
-        schema = spec.body.json_schema(ref_template=_REFS)
+        schema = spec.body.json_schema(ref_template=REFS)
         schema.pop("$defs", None)
         extra["requestBody"] = {
             "required": spec.body_required,
@@ -110,6 +103,32 @@ def _documented_route(spec: Spec, base: str) -> APIRoute:
     )
 
 
+_routes_documents: dict[tuple[str, ...], Schema] = {}
+"""The documents of the routes, by base path and names of the routes: FastAPI takes half a second for one."""
+
+
+def _routes_document(specs: Sequence[Spec], base: str) -> Schema:
+    """The part of the document that is the same for every app with these routes; the caller may change it."""
+    key = (base, *(spec.name for spec in specs))
+    if key not in _routes_documents:
+        _routes_documents[key] = _build_routes_document(specs, base)
+    return copy.deepcopy(_routes_documents[key])
+
+
+def _build_routes_document(specs: Sequence[Spec], base: str) -> Schema:
+    routes = [_documented_route(spec, base) for spec in specs]
+    document: Schema = get_openapi(title="Holdfast", version=VERSION, description="Durable workflows.", routes=routes)
+    components: Schema = document["components"]["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components.pop(unused, None)
+    error = TypeAdapter(wire.Error).json_schema(ref_template=REFS)
+    components |= error.pop("$defs") | {"Error": error}
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    return document
+
+
 class Document:
     """The OpenAPI document, built on request and cached until a definition is registered."""
 
@@ -128,18 +147,10 @@ class Document:
         return self._cached[1] | {"servers": [{"url": root_path or "/"}]}
 
     def _build(self) -> Schema:
-        routes = [_documented_route(spec, self._base) for spec in self._specs]
-        document: Schema = get_openapi(
-            title="Holdfast", version=VERSION, description="Durable workflows.", routes=routes
-        )
+        document = _routes_document(self._specs, self._base)
         components: Schema = document["components"]["schemas"]
-        for unused in ("HTTPValidationError", "ValidationError"):
-            components.pop(unused, None)
-        error = TypeAdapter(wire.Error).json_schema(ref_template=_REFS)
-        components |= error.pop("$defs") | {"Error": error}
         for path in document["paths"].values():
             for operation in path.values():
-                operation["responses"].pop("422", None)
                 self._add_limits(operation)
                 self._add_hook_refusals(operation)
         self._add_states(components)
@@ -185,7 +196,7 @@ class Document:
         for enum in chain.from_iterable(enums.values()):
             components[enum.__name__] = TypeAdapter(enum).json_schema()
         for name, field in _MODEL_FIELDS:
-            values = [{"$ref": _REFS.format(model=enum.__name__)} for enum in enums[field]]
+            values = [{"$ref": REFS.format(model=enum.__name__)} for enum in enums[field]]
             if values:
                 components[name]["properties"][field] = values[0] if len(values) == 1 else {"anyOf": values}
 
@@ -268,7 +279,7 @@ class Document:
             "additionalProperties": False,
             "allOf": [{"not": {"required": [*pair]}} for pair in EXCLUSIVE if {*pair} <= properties.keys()],
         }
-        return schema if _accepts(definition.decode_params, None) else schema | {"required": ["params"]}
+        return schema if params_are_optional(definition) else schema | {"required": ["params"]}
 
 
 _INSTANCE_OPERATIONS = (
@@ -301,9 +312,14 @@ def _event_type(max_length: int) -> Schema:
 
 def _option_schemas() -> Schema:
     """The schemas of the start options, without references."""
-    schema = TypeAdapter(PolicyFields).json_schema()
+    schema = copy.deepcopy(_policy_fields_schema())
     referred = {f"#/$defs/{name}": definition for name, definition in schema["$defs"].items()}
     return {name: referred.get(field.get("$ref"), field) for name, field in schema["properties"].items()}
+
+
+@cache
+def _policy_fields_schema() -> Schema:
+    return TypeAdapter(PolicyFields).json_schema()
 
 
 def _without_policies(start: Schema) -> Schema:
@@ -340,95 +356,3 @@ def _links(definition: Definition, model: Model) -> Schema:
 
 def _id_schema(max_length: int) -> Schema:
     return {"minLength": 1, "maxLength": max_length, "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"}
-
-
-# --- the input of a workflow
-
-
-class _InputSchema(GenerateJsonSchema):
-    """Pydantic's JSON schemas, corrected where this package reads JSON differently from pydantic."""
-
-    def generate_inner(self, schema: Any) -> JsonSchemaValue:
-        return {} if exact.is_lax(schema) else super().generate_inner(schema)
-
-    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
-        del schema
-        return {"type": "string", "contentEncoding": "base64", "pattern": exact.BASE64}
-
-    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
-        number = super().decimal_schema(schema)["anyOf"][0]
-        return {"anyOf": [number, {"type": "string", "pattern": exact.DECIMAL}]}
-
-    def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
-        return _allow_repeats(super().set_schema(schema))
-
-    def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
-        return _allow_repeats(super().frozenset_schema(schema))
-
-
-def _allow_repeats(schema: JsonSchemaValue) -> JsonSchemaValue:
-    return {key: value for key, value in schema.items() if key != "uniqueItems"}
-
-
-def input_schema(definition: Definition, components: Schema) -> Schema:
-    """Return the JSON schema of a workflow's input and add its ``$defs`` to ``components``."""
-    schema = _value_schema(definition.params_type, definition.name, components)
-    return schema if not _accepts(definition.decode_params, None) else _or_null(schema)
-
-
-def params_schema(definition: Definition) -> Schema | None:
-    """The JSON schema of a workflow's input with its own ``$defs``; None if the workflow takes no input."""
-    if definition.params_type is None:
-        return None
-    return _standalone(definition.params_type)
-
-
-def event_payload_schema(event: DeclaredEvent) -> Schema:
-    """The JSON schema of an event's payload, with its own ``$defs``."""
-    return _standalone(event.annotation)
-
-
-def _standalone(annotation: Any) -> Schema:
-    try:
-        return _InputSchema().generate(cast("CoreSchema", typed.core_schema(annotation)))
-    except PydanticInvalidForJsonSchema:
-        return {}
-
-
-def event_schema(definition: Definition, body: Schema, components: Schema) -> Schema:
-    """The body that sends an event: one alternative for each declared type, and one for all other types."""
-    declared = [_declared_body(definition.name, event, body, components) for event in definition.events.values()]
-    other_types = {"not": {"enum": [*definition.events]}}
-    others = body | {"properties": body["properties"] | {"type": body["properties"]["type"] | other_types}}
-    return {"anyOf": [*declared, others]}
-
-
-def _declared_body(workflow: str, event: DeclaredEvent, body: Schema, components: Schema) -> Schema:
-    payload = _value_schema(event.annotation, f"{workflow}.{event.type}", components)
-    optional = _accepts(event.check, None)
-    properties = {"type": {"const": event.type}, "payload": _or_null(payload) if optional else payload}
-    required = [*body["required"], *(() if optional else ("payload",))]
-    return body | {"properties": body["properties"] | properties, "required": required}
-
-
-def _value_schema(annotation: Any, prefix: str, components: Schema) -> Schema:
-    """Return the JSON schema of a type and add its ``$defs`` to ``components``, their names prefixed."""
-    generator = _InputSchema(ref_template=_REFS.replace("{model}", prefix + ".{model}"))
-    try:
-        schema = generator.generate(cast("CoreSchema", typed.core_schema(annotation)))
-    except PydanticInvalidForJsonSchema:
-        return {}  # a user-defined type without a JSON schema: the document allows any value
-    components.update((f"{prefix}.{name}", model) for name, model in schema.pop("$defs", {}).items())
-    return schema
-
-
-def _or_null(schema: Schema) -> Schema:
-    return schema if not schema or schema == {"type": "null"} else {"anyOf": [schema, {"type": "null"}]}
-
-
-def _accepts(decode: Callable[[Any], Any], value: Any) -> bool:
-    try:
-        decode(value)
-    except ParamsInvalidError:
-        return False
-    return True

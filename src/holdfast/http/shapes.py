@@ -17,9 +17,9 @@ from holdfast.core.timeline import Item
 from holdfast.http import response_bodies, responses, wire, wire_views
 from holdfast.http.auth import Scope
 from holdfast.http.backend import Backend
-from holdfast.http.document import event_payload_schema, params_schema
 from holdfast.http.handlers import Handlers, Id, Name
 from holdfast.http.hiding import current_redaction
+from holdfast.http.input_schemas import event_payload_schema, params_schema
 from holdfast.http.queries import check_query
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec

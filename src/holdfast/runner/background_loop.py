@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from math import inf
 
 from holdfast.errors import StoreError
 from holdfast.ports import Randomness
@@ -27,6 +28,9 @@ class BackgroundLoop:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        """Ends the wait; None while the function runs."""
+        self._latest_end = inf
+        """Time of the event loop at which the next wait ends at the latest, requested while the function runs."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"holdfast-{self.name}")
@@ -38,9 +42,14 @@ class BackgroundLoop:
         """Wake after at most this many seconds."""
         if seconds <= 0:
             self._wake.set()
-        elif self._alarm is not None and self._alarm.when() > asyncio.get_running_loop().time() + seconds:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._alarm is None:
+            self._latest_end = min(self._latest_end, at)
+        elif self._alarm.when() > at:
             self._alarm.cancel()
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+            self._alarm = loop.call_at(at, self._wake.set)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -71,8 +80,10 @@ class BackgroundLoop:
             await self._wait(pause)
 
     async def _wait(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end, self._latest_end = min(loop.time() + seconds, self._latest_end), inf
         if not self._wake.is_set():
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+            self._alarm = loop.call_at(end, self._wake.set)
             try:
                 await self._wake.wait()
             finally:

@@ -23,7 +23,7 @@ function Group({ title, nodes }) {
 /** @param {any} props */
 export function Tab({ path, live }) {
   const family = useResource(`family ${path("")} ${live?.version} ${live?.status}`, (signal) => get(path("family"), {}, signal));
-  return html`<div class="tab-body"><${Place} resource=${family}>${(/** @type {any} */ data) => {
+  return html`<div class="tab-body" tabindex="0" role="region" aria-label="family"><${Place} resource=${family}>${(/** @type {any} */ data) => {
     const alone = !data.ancestors.length && !data.children.length && !data.links.length && !data.monitors.length && !data.watchedBy.length && !data.forks.length && !data.origin;
     return html`<section class="section"><h3>Tree</h3><${Branch} ancestors=${data.ancestors} self=${data.itself} children=${data.children} total=${data.childrenTotal ?? data.children.length} /></section>
       <${Group} title="Linked: they end together" nodes=${data.links} /><${Group} title="Monitored by this run" nodes=${data.monitors} /><${Group} title="Watches this run" nodes=${data.watchedBy} />

@@ -15,7 +15,7 @@ export function Tab({ path, live, runNumber, act, target }) {
   const [engine, setEngine] = useState(false);
   const [cursor, setCursor] = useState(/** @type {string | undefined} */ (undefined));
   const mailbox = useResource(`mailbox ${path("")} ${runNumber} ${cursor} ${live?.events} ${live?.version}`, (signal) => get(path("mailbox"), { pageSize: 50, cursor, runNumber, order: "desc" }, signal));
-  return html`<div class="tab-body"><${Place} resource=${mailbox}>${(/** @type {any} */ data) => {
+  return html`<div class="tab-body" tabindex="0" role="region" aria-label="mailbox"><${Place} resource=${mailbox}>${(/** @type {any} */ data) => {
     const events = data.events.filter((/** @type {any} */ event) => engine || !event.engine);
     return html`<div class="row wrap"><span class="ink2">${data.awaited?.length ? html`The run waits for ${data.awaited.map((/** @type {string} */ type, /** @type {number} */ index) => html`${index ? ", " : ""}<code>${text(type, 100)}</code>`)}.` : "The run waits for no event."}</span>
         <span class="right row"><label class="row"><${Toggle} label="Show events of the engine" checked=${engine} onChange=${() => setEngine(!engine)} />events of the engine <span class="ink3">${data.events.length - events.length || ""}</span></label>${possible("event", target) ? html`<${Button} icon="send" label="Send event…" hint="E" onClick=${() => act("event")} />` : null}</span></div>

@@ -15,7 +15,7 @@ const MOST = 1000;
 export function Tab({ path, live, runNumber }) {
   const { query } = useStore(route);
   const streams = useResource(`streams ${path("")} ${runNumber} ${live?.streams}`, (signal) => get(path("streams"), { runNumber }, signal));
-  return html`<div class="tab-body"><${Place} resource=${streams}>${(/** @type {any} */ data) => {
+  return html`<div class="tab-body" tabindex="0" role="region" aria-label="streams"><${Place} resource=${streams}>${(/** @type {any} */ data) => {
     const names = data.streams.map((/** @type {any} */ stream) => stream.name);
     const name = names.includes(query.get("stream")) ? query.get("stream") : names[0];
     return names.length ? html`<${Segmented} label="Stream" value=${name} options=${names.map((/** @type {string} */ each) => [each, text(each, 40)])} onChange=${(/** @type {string} */ stream) => setQuery({ stream })} /><${Entries} key=${name} path=${path} name=${name} runNumber=${runNumber} />` : html`<${Empty} sentence="This run has no streams." />`;
