@@ -24,7 +24,7 @@ FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-MISSING = "no Chromium is installed: apt-get install chromium"
+MISSING = "no Chromium is installed: apt-get install chromium-headless-shell"
 
 
 def chromium_path() -> str | None:

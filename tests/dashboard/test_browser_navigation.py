@@ -59,7 +59,7 @@ async def test_brackets_change_the_tab_and_back_returns(chromium: Browser, shop:
     async with visit(chromium, shop.url) as user:
         await user.open("runs?q=workflow:parcels")
         await user.page.click("text=p-1")
-        await user.sees("HAND_OVER", "main")
+        await user.page.wait_for_selector(".tab-list")
         await user.page.keyboard.press("]")
         await user.page.wait_for_function("() => location.hash.endsWith('tab=timeline')")
         await user.page.keyboard.press("[")

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from browser_visit import Served, Visit
     from playwright.async_api import Browser
 
+FILL_BOTH = """() => {
+  for (const [label, value] of [["Event type", "approval"], ["Reason", "by phone"]]) {
+    const field = document.querySelector(`[aria-label='${label}']`);
+    field.value = value;
+    for (const name of ["input", "change"]) field.dispatchEvent(new Event(name, { bubbles: true }));
+  }
+}"""
+
 
 async def _menu(user: Visit, action: str) -> None:
     await user.page.click("[aria-label='More actions']")
@@ -137,6 +145,18 @@ async def test_an_event_to_a_selection_has_its_reason_in_the_audit(chromium: Bro
     result: Any = await (await stored_shop.app.get("fulfil", "o-1")).result(timeout=20)
     assert result["by"] == "ann"
     assert await _last_action(stored_shop) == ("send_event", "fulfil/o-1", "decided by phone")
+
+
+async def test_two_fields_that_change_in_one_turn_both_keep_their_value(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=workflow:fulfil status:waiting")
+        await user.page.check("[aria-label='Select fulfil/o-1']")
+        await user.page.click(".bulk >> text=Send event")
+        await user.page.wait_for_selector("[aria-label='Event type']")
+        await user.page.evaluate(FILL_BOTH)
+        await user.page.wait_for_selector(".bulk .primary:enabled")
+        assert await user.page.input_value("[aria-label='Event type']") == "approval"
+        assert await user.page.input_value("[aria-label=Reason]") == "by phone"
 
 
 async def test_a_run_and_its_values_are_shown_and_its_streams_followed(chromium: Browser, stored_shop: Served) -> None:

@@ -108,7 +108,7 @@ function ActionSheet({ name, target, done, initial }) {
   const eventType = values.type ?? target.whyParts?.eventType ?? Object.keys(declared)[0] ?? "";
   const form = useSchemaForm(name === "event" ? declared[eventType] ?? {} : null);
   /** @param {Record<string, any>} change */
-  const set = (change) => setValues({ ...values, ...change });
+  const set = (change) => setValues((old) => ({ ...old, ...change }));
 
   async function confirm() {
     const body = requestBody(name, { ...values, type: eventType }, form);

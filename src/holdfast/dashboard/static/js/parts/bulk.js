@@ -96,7 +96,7 @@ export function BulkBar({ selected, whole, conditions, rows, onWhole, onClear, o
   const wantsNumber = count !== null && (count > MANY || action === "delete");
   const ready = count !== null && count > 0 && (action !== "sendEvent" || values.type !== "") && (!wantsNumber || values.typed === String(count));
   /** @param {"reason" | "typed" | "type" | "payload"} key */
-  const input = (key) => (/** @type {any} */ change) => setValues({ ...values, [key]: change.target.value });
+  const input = (key) => (/** @type {any} */ change) => setValues((old) => ({ ...old, [key]: change.target.value }));
 
   async function confirm() {
     if (!ready) return;

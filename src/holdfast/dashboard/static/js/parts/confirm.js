@@ -31,7 +31,7 @@ function ConfirmSheet({ question }) {
   };
   useKeys({ "Ctrl+Enter": () => void confirm(), Escape: closeOverlay });
   return html`<${Dialog} label=${question.title}><header><span class="cut">${text(question.title, 160)}</span></header><div class="body"><div class="notice"><span>${text(question.effect)}</span></div>
-    ${(question.fields ?? []).map((field) => html`<${Labelled} label=${field.label} hint=${field.hint}><input class="input mono" value=${values[field.key]} onInput=${(/** @type {any} */ event) => setValues({ ...values, [field.key]: event.target.value })} /><//>`)}
+    ${(question.fields ?? []).map((field) => html`<${Labelled} label=${field.label} hint=${field.hint}><input class="input mono" value=${values[field.key]} onInput=${(/** @type {any} */ event) => setValues((old) => ({ ...old, [field.key]: event.target.value }))} /><//>`)}
     ${question.reason === false ? null : html`<${Labelled} label="Reason" hint="for the audit"><input class="input" autofocus maxlength="2000" value=${reason} onInput=${(/** @type {any} */ event) => setReason(event.target.value)} /><//>`}
     ${problem ? html`<${Problem} error=${problem} />` : null}</div>
     <footer><${Button} primary label=${question.label} hint="Ctrl ↵" onClick=${confirm} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer><//>`;

@@ -32,7 +32,7 @@ export function StartForm({ definition }) {
   const [options, setOptions] = useState({ id: "", queue: "", delay: "", reason: "" });
   const [problem, setProblem] = useState(/** @type {any} */ (null));
   /** @param {"id" | "queue" | "delay" | "reason"} key */
-  const input = (key) => (/** @type {any} */ event) => setOptions({ ...options, [key]: event.target.value });
+  const input = (key) => (/** @type {any} */ event) => setOptions((old) => ({ ...old, [key]: event.target.value }));
 
   async function start() {
     const params = form.parse();
