@@ -23,11 +23,11 @@ from .conftest import MakeWorkspace
 from .killer import WHEN
 from .workspace import LEASE, Workspace, until
 
-COPIES = 16  # 208 runs
+COPIES = 8  # 104 runs
 
-# A clean run makes about 270 calls in about 120 transactions.
-LAST = {"before": 270, "during": 120, "after": 270}
-STRIDE = {"before": 61, "during": 29, "after": 59}
+# A clean run makes about 150 calls in about 80 transactions.
+LAST = {"before": 150, "during": 80, "after": 150}
+STRIDE = {"before": 37, "during": 19, "after": 35}
 
 
 PACKAGE = Path(__file__).parent
