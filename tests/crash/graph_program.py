@@ -25,15 +25,14 @@ from holdfast import (
 )
 from holdfast.core import codec
 
-NODES = 400
 LEASE = "1 second"
 PATIENT = Retry(limit=10_000, delay=0)
 
 
-def make_app(url: str, schema: str | None, side: str) -> Holdfast:
+def make_app(url: str, schema: str | None, side: str, nodes: int) -> Holdfast:
     worker = WorkerConfig(lease=LEASE, poll=0.2, max_losses=1_000_000, concurrency=20)
     app = Holdfast(url, **({} if schema is None else {"schema": schema}), worker=worker)
-    make_graph(app, side)
+    make_graph(app, side, nodes)
     make_chain(app, side)
     return app
 
@@ -52,9 +51,9 @@ def parents_of(n: int) -> list[int]:
     return sorted(random.sample(range(max(0, n - 60), n), min(n, random.randint(0, 3)))) if n >= 20 else []
 
 
-def make_graph(app: Holdfast, side: str) -> Graph:
+def make_graph(app: Holdfast, side: str, nodes: int) -> Graph:
     graph = app.graph("wide")
-    for n in range(NODES):
+    for n in range(nodes):
         graph.node(name=f"n{n}", after=[f"n{p}" for p in parents_of(n)], retry=PATIENT)(_node(n, side))
     return graph
 
@@ -75,18 +74,18 @@ def value_of(n: int, before: list[int]) -> int:
     return (n + 7 * sum(before)) % 1_000_003
 
 
-def values() -> dict[str, int]:
+def values(nodes: int) -> dict[str, int]:
     found: dict[str, int] = {}
-    for n in range(NODES):
+    for n in range(nodes):
         found[f"n{n}"] = value_of(n, [found[f"n{p}"] for p in parents_of(n)])
     return found
 
 
-def process(url: str, schema: str | None, side: str) -> None:
+def process(url: str, schema: str | None, side: str, nodes: int) -> None:
     """A process that calls ``app.advance`` until the graph has finished."""
 
     async def main() -> None:
-        app = make_app(url, schema, side)
+        app = make_app(url, schema, side, nodes)
         async with app.connect():
             run = await app.get("wide", "it")
             while not isinstance(said := await app.advance(run), Finished):
@@ -125,11 +124,11 @@ def make_chain(app: Holdfast, side: str) -> Chain:
     return chain
 
 
-def work(url: str, schema: str | None, side: str) -> None:
+def work(url: str, schema: str | None, side: str, nodes: int) -> None:
     """A worker that runs until it is killed."""
 
     async def main() -> None:
-        async with make_app(url, schema, side):
+        async with make_app(url, schema, side, nodes):
             await asyncio.Event().wait()
 
     asyncio.run(main())
@@ -140,11 +139,11 @@ async def pay(app: Holdfast, n: int) -> None:
         await (await app.get("order", f"c{n}")).send_event("paid", n, id=f"payment-{n}")
 
 
-def pay_all(url: str, schema: str | None, side: str, chains: int, seed: int) -> None:
+def pay_all(url: str, schema: str | None, side: str, nodes: int, chains: int, seed: int) -> None:
     """Send every chain its event, some chains twice with the same id, in the order that the seed gives."""
 
     async def main() -> None:
-        app = make_app(url, schema, side)
+        app = make_app(url, schema, side, nodes)
         random = Random(seed)
         async with app.connect():
             order = [n for n in range(chains) for _ in range(random.randint(1, 2))]

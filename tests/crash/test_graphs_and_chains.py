@@ -16,10 +16,9 @@ import pytest
 from holdfast import Holdfast, Start
 
 from .fork_server import ForkedProcess, ForkServer
-from .graph_program import NODES, make_app, pay, values
+from .graph_program import make_app, pay, values
 from .workspace import until
 
-CHAINS = 150
 SECONDS = 60
 LINES_BEFORE_KILL = 20
 
@@ -29,8 +28,12 @@ pytestmark = pytest.mark.timeout(100)
 class SharedDatabase:
     """A database, its side file, and the processes that use them."""
 
-    def __init__(self, url: str, schema: str | None, folder: Path, fork_server: ForkServer) -> None:
-        self.location = {"url": url, "schema": schema, "side": str(folder / "side.jsonl")}
+    def __init__(
+        self, url: str, schema: str | None, folder: Path, fork_server: ForkServer, *, nodes: int, chains: int
+    ) -> None:
+        self.nodes = nodes
+        self.chains = chains
+        self.location = {"url": url, "schema": schema, "side": str(folder / "side.jsonl"), "nodes": nodes}
         self.random = Random(7)
         self.killed = 0
         self._fork_server = fork_server
@@ -70,8 +73,11 @@ class SharedDatabase:
 
 
 @pytest.fixture
-def shared(address: tuple[str, str | None], tmp_path: Path, fork_server: ForkServer) -> Iterator[SharedDatabase]:
-    made = SharedDatabase(*address, tmp_path, fork_server)
+def shared(
+    address: tuple[str, str | None], tmp_path: Path, fork_server: ForkServer, long: bool
+) -> Iterator[SharedDatabase]:
+    nodes, chains = (1_000, 500) if long else (200, 75)
+    made = SharedDatabase(*address, tmp_path, fork_server, nodes=nodes, chains=chains)
     yield made
     made.close()
 
@@ -80,18 +86,18 @@ async def test_a_graph_has_each_result_once_while_its_processes_are_killed(share
     app = shared.app()
     async with app.connect():
         run = await app.start("wide", id="it")
-        killing = asyncio.ensure_future(shared.keep_killing("process", 8))
+        killing = asyncio.ensure_future(shared.keep_killing("process", 4))
         try:
             results = await run.result(timeout=SECONDS)
         finally:
             killing.cancel()
-        assert results == values()
+        assert results == values(shared.nodes)
         starts = Counter(key.split("/")[1] for key in await run.facts("start/"))
         steps = {step.step_key: step for step in (await run.history()).steps}
         ran = Counter(line["node"] for line in shared.side())
         facts = await run.facts("result/")
     assert shared.killed > 0
-    assert len(facts) == NODES
+    assert len(facts) == shared.nodes
     assert all(found["status"] == "ok" for found in facts.values())
     assert {key: step.attempts for key, step in steps.items()} == dict(starts)
     assert all(1 <= ran[name] <= starts[name] for name in steps), "a node was called without a START fact"
@@ -100,11 +106,11 @@ async def test_a_graph_has_each_result_once_while_its_processes_are_killed(share
 async def test_chains_consume_repeated_events_once_while_workers_are_killed(shared: SharedDatabase) -> None:
     app = shared.app()
     async with app.connect():
-        runs = await app.start_many("order", [Start(f"c{n}", n) for n in range(CHAINS)])
+        runs = await app.start_many("order", [Start(f"c{n}", n) for n in range(shared.chains)])
         killing = asyncio.ensure_future(shared.keep_killing("work", 4))
         # Not more than one kill: the first process may have done all the work that is possible before the events.
         await until(lambda: shared.killed > 0, "no process was killed", SECONDS)
-        senders = [shared.fork("pay_all", chains=CHAINS, seed=n) for n in range(2)]
+        senders = [shared.fork("pay_all", chains=shared.chains, seed=n) for n in range(2)]
         try:
             await until(lambda: not any(sender.alive for sender in senders), lambda: senders[0].output(), SECONDS)
             for n, run in enumerate(runs):
@@ -116,4 +122,4 @@ async def test_chains_consume_repeated_events_once_while_workers_are_killed(shar
             [event] = (await run.history()).events
             assert event.consumed_by_step_key == "PAY"
     woken = Counter(line["chain"] for line in shared.side() if line["kind"] == "EVENT" and line["step"] == "PAY")
-    assert len(woken) == CHAINS
+    assert len(woken) == shared.chains
