@@ -17,8 +17,9 @@ from holdfast.store.protocol import MAX_QUEUED, OPEN_TICKS, ScheduleRow, TickRow
 
 GRACE_MS = 10_000
 """A tick that is taken up this late is not missed yet."""
-RECHECK_MS = 1_000
-"""Time after which a schedule with queued ticks is looked at again, besides the notification of the run's end."""
+RECHECK_MS = 1_000, 30_000
+"""A schedule with queued ticks is looked at again after a tenth of the time that the newest of them has waited, within
+these bounds. This replaces a lost notification of a run's end."""
 MAX_STARTS = 100
 """Number of runs that one change starts. The rest follows in the next one."""
 TICK, TRIGGER, BACKFILL = "tick", "trigger", "backfill"
@@ -223,5 +224,7 @@ class _Look:
         if len(self._starts) >= MAX_STARTS or (self._more and not self._queued):
             looks.append(self._now)
         elif self._queued:
-            looks.append(self._now + RECHECK_MS)
+            shortest, longest = RECHECK_MS
+            waited = self._now - max(tick.at for tick in self._queued)
+            looks.append(self._now + min(max(waited // 10, shortest), longest))
         return min(looks, default=None)
