@@ -20,7 +20,7 @@ from holdfast import Holdfast
 from holdfast.testing import Harness
 from postgres_harness import CleanSchemas, CleanStore
 
-_MAX_CRASHES = {"sqlite": 3, "postgres": 1}
+_MAX_CRASHES = {"sqlite": 2, "postgres": 1}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

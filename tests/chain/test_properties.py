@@ -185,7 +185,7 @@ def check(run: ManualRun, model: Model) -> None:
 answers = st.sampled_from(["done", "wait", "retry", "raise"])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.lists(answers, max_size=3), min_size=1, max_size=4))
 def test_a_chain_has_the_same_result_wherever_its_worker_is_lost(plans: list[list[str]]) -> None:
     """The answers of the handlers depend only on the task. The last output has the kind of the last task."""

@@ -157,7 +157,7 @@ async def check(plans: list[Plan], store: str) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=graphs(25))
 async def test_a_random_graph_has_the_results_of_the_model(store: str, plans: list[Plan]) -> None:
     await check(plans, store)
@@ -190,7 +190,7 @@ async def check_crashes(plans: list[Plan], store: str) -> None:
             assert await h.crash_everywhere(graph) == values
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=graphs(6))
 async def test_a_random_graph_has_the_same_results_wherever_its_worker_is_lost(plans: list[Plan]) -> None:
     await check_crashes(plans, "sqlite")

@@ -150,7 +150,7 @@ def cases(seeds: int) -> Iterator[tuple[int, str, str | None]]:
 
 @pytest.mark.parametrize("part", range(4))
 async def test_each_tick_starts_once_and_policies_hold_under_faults(part: int, request: pytest.FixtureRequest) -> None:
-    seeds = 400 if request.config.getoption("--long") else 24
+    seeds = 400 if request.config.getoption("--long") else 16
     for seed, overlap, catch_up in list(cases(seeds))[part::4]:
         outcome = await simulate(seed, overlap, catch_up)
 

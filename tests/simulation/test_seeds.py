@@ -28,7 +28,7 @@ SEEDS_OF_BUGS = [
     for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
-SAMPLE = SEEDS_OF_BUGS[::3]
+SAMPLE = SEEDS_OF_BUGS[::5]
 """The seeds that are repeated without ``--long``."""
 
 

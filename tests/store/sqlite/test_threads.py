@@ -225,16 +225,16 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize("sql", sorted(set(WRITES)))
 async def test_users_cannot_run_the_stores_own_statements_also_when_they_are_cached(
-    world: World, store: SqliteStore, sql: str
+    world: World, store: SqliteStore
 ) -> None:
     task = await _use_everything(world)
 
-    answer = await world.commit(task, statements=[Statement(sql, (None,) * 20)])
+    for sql in sorted(set(WRITES)):
+        answer = await world.commit(task, statements=[Statement(sql, (None,) * 20)])
 
-    assert (answer.verdict, answer.unique) == (Verdict.REJECTED, False)
-    assert "may not" in answer.message
+        assert (answer.verdict, answer.unique) == (Verdict.REJECTED, False), sql
+        assert "may not" in answer.message, sql
 
 
 async def _use_everything(world: World, name: str = "a") -> TaskRef:
