@@ -54,14 +54,24 @@ def parents_of(n: int) -> list[int]:
 def make_graph(app: Holdfast, side: str, nodes: int) -> Graph:
     graph = app.graph("wide")
     for n in range(nodes):
-        graph.node(name=f"n{n}", after=[f"n{p}" for p in parents_of(n)], retry=PATIENT)(_node(n, side))
+        node = _node(n, side, waits=n > nodes // 2)
+        graph.node(name=f"n{n}", after=[f"n{p}" for p in parents_of(n)], retry=PATIENT)(node)
     return graph
 
 
-def _node(n: int, side: str) -> Any:
+def killed_marker(side: str) -> Path:
+    """A file that exists once a process has been killed."""
+    return Path(f"{side}.killed")
+
+
+def _node(n: int, side: str, *, waits: bool) -> Any:
+    """``waits``: the node does not end before a process was killed, so that the graph does not either."""
+
     async def work(**before: int) -> int:
         write(side, node=f"n{n}")
         await asyncio.sleep(0.002)
+        while waits and not killed_marker(side).exists():
+            await asyncio.sleep(0.005)
         return value_of(n, [before[f"n{p}"] for p in parents_of(n)])
 
     parameters = [inspect.Parameter(f"n{p}", inspect.Parameter.KEYWORD_ONLY) for p in parents_of(n)]

@@ -16,11 +16,11 @@ import pytest
 from holdfast import Holdfast, Start
 
 from .fork_server import ForkedProcess, ForkServer
-from .graph_program import make_app, pay, values
+from .graph_program import killed_marker, make_app, pay, values
 from .workspace import until
 
 SECONDS = 60
-LINES_BEFORE_KILL = 20
+LINES_BEFORE_KILL = 10
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -52,19 +52,20 @@ class SharedDatabase:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async def keep_killing(self, target: str, processes: int) -> None:
-        """Run this number of processes; kill and replace one of them every 0.1 to 0.4 seconds.
+        """Run this number of processes; kill and replace one of them every 0.05 to 0.2 seconds.
 
         A process is killed only after it has written some lines to the side file, so that the work makes progress.
         """
         running = [self.fork(target) for _ in range(processes)]
         while True:
-            await asyncio.sleep(self.random.uniform(0.1, 0.4))
+            await asyncio.sleep(self.random.uniform(0.05, 0.2))
             done = Counter(line["pid"] for line in self.side())
             at_work = [n for n, child in enumerate(running) if child.alive and done[child.pid] >= LINES_BEFORE_KILL]
             if at_work:
                 n = self.random.choice(at_work)
                 running[n].signal(signal.SIGKILL)
                 self.killed += 1
+                killed_marker(str(self.location["side"])).touch()
                 running[n] = self.fork(target)
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ class SharedDatabase:
 def shared(
     address: tuple[str, str | None], tmp_path: Path, fork_server: ForkServer, long: bool
 ) -> Iterator[SharedDatabase]:
-    nodes, chains = (1_000, 500) if long else (200, 75)
+    nodes, chains = (1_000, 500) if long else (250, 75)
     made = SharedDatabase(*address, tmp_path, fork_server, nodes=nodes, chains=chains)
     yield made
     made.close()
