@@ -58,7 +58,7 @@ function Overview() {
   return html`<h1 class="sr">Overview</h1><${Place} resource=${stats} rows=${2}>${(/** @type {any} */ data) => html`<${Figures} stats=${data} workers=${workers.data?.workers ?? []} attention=${attention.data} />`}<//>
     <div class="overview"><div><${Attention} resource=${attention} /><${Rates} /></div>
       <div><${Workflows} stats=${stats.data} /><${Queues} resource=${queues} /><${Limits} />
-        <section class="card"><header><h2>Workers</h2><a class="right ink3" href=${href(["workers"])}>${workers.data ? plural(workers.data.workers.filter((/** @type {any} */ each) => each.alive).length, "alive", "alive") : ""}</a></header><${Place} resource=${workers} rows=${3}>${(/** @type {any} */ data) => html`<${WorkerTiles} workers=${data.workers} />`}<//></section><${Slowest} steps=${stats.data?.slowestSteps ?? []} /></div></div>`;
+        <section class="card"><header><h2>Workers</h2><a class="right ink3" href=${href(["workers"])}>${workers.data ? plural(workers.data.workers.filter((/** @type {any} */ each) => each.alive).length, "alive", "alive") : "all"}</a></header><${Place} resource=${workers} rows=${3}>${(/** @type {any} */ data) => html`<${WorkerTiles} workers=${data.workers} />`}<//></section><${Slowest} steps=${stats.data?.slowestSteps ?? []} /></div></div>`;
 }
 
 /** @param {{stats: any, workers: any[], attention: any}} props */
