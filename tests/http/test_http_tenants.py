@@ -173,6 +173,24 @@ async def test_a_tenant_can_create_its_own_ids(tenants: TwoTenants) -> None:
     assert [instance.id for instance in (await tenants.app.list("waiter", id_prefix="acme-new")).items] == ["acme-new"]
 
 
+async def test_a_tenant_cannot_reach_other_instances_by_the_key_of_a_start_policy(tenants: TwoTenants) -> None:
+    [spec] = [spec for spec in tenants.routes if spec.name == "createInstance"]
+    await tenants.app.start("waiter", id="globex-5", singleton="queue", key="k")
+    before = await tenants.state_of("globex")
+    policies: list[dict[str, Any]] = [
+        *({"id": "acme-5", "singleton": policy, "key": "k"} for policy in ("cancel_running", "replace_waiting")),
+        {"dedupe": {"key": "k"}}, {"debounce": {"wait": "1h", "key": "k"}},
+    ]  # fmt: skip
+    if "Authorization" in tenants.headers["acme"]:  # with filters by attribute, all tenants share ids and keys
+        policies += [{"id": "acme-5", "singleton": policy, "key": "k"} for policy in ("skip", "queue")]
+    for body in policies:
+        response = await tenants.send("acme", spec, "/waiter/instances", body)
+        assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN"), body
+        assert "globex" not in response.text
+
+    assert await tenants.state_of("globex") == before
+
+
 async def test_lists_show_only_instances_of_the_tenant(tenants: TwoTenants) -> None:
     listing = [
         spec for spec in tenants.routes if spec.reach is Reach.LIST and spec.method == "GET" and not spec.streams

@@ -98,6 +98,7 @@ class Admission:
         if spec.reach is Reach.NEW:
             for instance in auth_request.instances:
                 _check_new(auth_request.workflow, instance.id, filters)
+            _check_policy(auth_request.content.body, filters)
         if spec.reach is Reach.ONE:
             client = self._client()
             address = client.instances.address(auth_request.workflow, str(auth_request.instance_id))
@@ -139,3 +140,13 @@ def _check_new(workflow: str | None, id: str | None, filters: Sequence[Filter]) 
             raise Denied(403, f"this caller may create only instances of workflow {allowed.workflow!r}")
         if allowed.id_prefix is not None and not (id or "").startswith(allowed.id_prefix):
             raise Denied(403, f"the id of an instance that this caller creates must begin with {allowed.id_prefix!r}")
+
+
+def _check_policy(body: Any, filters: Sequence[Filter]) -> None:
+    """Refuse a singleton. Singletons with one key may belong to several callers: it would return or end theirs."""
+    if "singleton" in body and any(allowed.id_prefix is not None for allowed in filters):
+        raise Denied(
+            403,
+            "this caller may access only some instances, and a singleton may return or replace the others; "
+            "start it without singleton",
+        )
