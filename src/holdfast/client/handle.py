@@ -51,7 +51,7 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
         run: int | None = None,
     ) -> None:
         """``run``: the current run when the handle was made, if it was read."""
-        self._client = client
+        self._unguarded = client
         self._definition = definition
         self._expected = expected
         self._run = run

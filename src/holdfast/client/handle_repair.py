@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.client.handle_client import HandleClient
 from holdfast.client.repair import UNCHANGED
 from holdfast.errors import ErrorInfo
 
 if TYPE_CHECKING:
-    from holdfast.client.client import Client
     from holdfast.client.handle import Handle
     from holdfast.kernel.end_waiter import ExpectedEnd
 
 R = TypeVar("R", covariant=True)
 
 
-class RepairHandle(Generic[R]):
+class RepairHandle(HandleClient, Generic[R]):
     """Retry, resolve, fork and delete an instance. Each request has an audit record."""
 
-    _client: Client
     _expected: ExpectedEnd | None
     id: str
     workflow: str

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from holdfast.client.handle_client import HandleClient
 from holdfast.core.stream_records import StreamInfo, StreamItem
 
-if TYPE_CHECKING:
-    from holdfast.client.client import Client
 
-
-class HandleStreams:
+class HandleStreams(HandleClient):
     """The streams of a run."""
 
-    _client: Client
     workflow: str
     id: str
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from holdfast.client.handle_client import HandleClient
 from holdfast.core.views import ReplayView, Stack
 
-if TYPE_CHECKING:
-    from holdfast.client.client import Client
 
-
-class HandleViews:
+class HandleViews(HandleClient):
     """Stack, replay and export of a run. The run's facts are replayed on the code of this process.
 
     Nothing is written, and no step is called.
     """
 
-    _client: Client
     workflow: str
     id: str
 

@@ -25,6 +25,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from holdfast.core.workflow_code import WorkflowCodeLoop
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
 from holdfast.workflow.libraries import order_cancel_scopes, refuse_shared_cache, refuse_worker_thread
 from holdfast.workflow.tasks import RunningTasks, WorkflowFuture, WorkflowTask, close_quietly
@@ -99,7 +100,7 @@ class WorkflowTimer(asyncio.TimerHandle):
 _Ready = _ReadyCallback | WorkflowTimer
 
 
-class WorkflowLoop(asyncio.AbstractEventLoop):
+class WorkflowLoop(asyncio.AbstractEventLoop, WorkflowCodeLoop):
     """Runs ready callbacks until none is left, in the thread of an outer loop."""
 
     def __init__(self, host: TimerHost, seed: int = 0) -> None:
