@@ -12,7 +12,6 @@ from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redaction, redacted_names
 from holdfast.core.retention import Retention, check_retention
-from holdfast.core.workflow_code import refuse_in_workflow_code
 from holdfast.definitions import Definitions, caller
 from holdfast.errors import AppClosedError, InvalidOptionError
 from holdfast.extras import extra
@@ -132,11 +131,10 @@ class Holdfast(Definitions, AppViews):
             await self._lifetime.leave()
 
     def _opened(self) -> OpenApp:
-        refuse_in_workflow_code("Holdfast")
         opened = self._lifetime.current
         if opened is None:
             raise AppClosedError(f"{self!r} is not open; use it inside `async with app:` (or `app.connect()`)")
-        return opened
+        return opened.outside_runs()
 
     # --- using
 

@@ -8,6 +8,7 @@ from holdfast.client import Client, Handle
 from holdfast.client.reconciliation import Reconciliation
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
+from holdfast.core.workflow_code import refuse_in_workflow_code
 from holdfast.graph.progress import Advancement, Finished, Killed, Started
 from holdfast.kernel.attempt import StepEngine
 from holdfast.kernel.definition import Registry
@@ -59,6 +60,11 @@ class OpenApp:
         self.worker: Worker | None = None
         self.manual_worker: Worker | None = None
         """The worker that ``advance`` uses."""
+
+    def outside_runs(self) -> OpenApp:
+        """This object, for a method of the app; raises if workflow code called the method."""
+        refuse_in_workflow_code("Holdfast", depth=3)
+        return self
 
     def new_worker(self, config: WorkerConfig) -> Worker:
         random = self._app.runtime.random

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from http_api import Api, client_of
 
 from holdfast.testing import Harness
@@ -25,6 +26,22 @@ async def test_definitions_have_schemas_and_shapes(virtual: Api) -> None:
     assert (nodes["double"]["after"], nodes["double"]["map"]) == (["extract"], "extract")
     chain = known["order.process"]
     assert [step["type"] for step in chain["shape"]["steps"]] == ["VALIDATE", "PAY", "SHIP"]
+
+
+@pytest.mark.above_the_store
+async def test_definitions_include_incomplete_chains_and_graphs_without_a_shape(h: Harness, virtual: Api) -> None:
+    h.app.chain("no.steps")
+    h.app.graph("no-nodes")
+
+    @h.app.graph("unknown-predecessor").node(after=["later"])
+    async def node(later: int) -> int:
+        return later
+
+    known = {one["name"]: one for one in (await virtual.get("/_definitions"))["workflows"]}
+
+    for name in ("no.steps", "no-nodes", "unknown-predecessor"):
+        assert "shape" not in known[name]
+    assert "shape" in known["pipeline"]
 
 
 async def test_a_graph_is_shown_with_the_states_of_its_nodes(h: Harness, virtual: Api) -> None:

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from holdfast.core.model import StepStatus, optional_to_ms
 from holdfast.core.records import PlannedStep
 from holdfast.core.timeline import Item
+from holdfast.errors import DefinitionError
 from holdfast.http import response_bodies, responses, wire, wire_views
 from holdfast.http.auth import Scope
 from holdfast.http.backend import Backend
@@ -230,7 +231,13 @@ def shape_routes(backend: Backend) -> Sequence[Spec]:
 
 
 def _plan(definition: Definition) -> Sequence[Any]:
-    return definition.blueprint(0).plan if definition.blueprint is not None else ()
+    """The planned steps; none for an incomplete chain or graph, which cannot be started."""
+    if definition.blueprint is None:
+        return ()
+    try:
+        return definition.blueprint(0).plan
+    except DefinitionError:
+        return ()
 
 
 def _shape(step: PlannedStep) -> ShapeStep:

@@ -25,7 +25,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from holdfast.core.workflow_code import WorkflowCodeLoop
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
 from holdfast.workflow.libraries import order_cancel_scopes, refuse_shared_cache, refuse_worker_thread
 from holdfast.workflow.tasks import RunningTasks, WorkflowFuture, WorkflowTask, close_quietly
@@ -100,8 +99,11 @@ class WorkflowTimer(asyncio.TimerHandle):
 _Ready = _ReadyCallback | WorkflowTimer
 
 
-class WorkflowLoop(asyncio.AbstractEventLoop, WorkflowCodeLoop):
+class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs ready callbacks until none is left, in the thread of an outer loop."""
+
+    runs_workflow_code = True
+    """Read by ``holdfast.core.workflow_code``."""
 
     def __init__(self, host: TimerHost, seed: int = 0) -> None:
         self.host: TimerHost = host
