@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from holdfast.app_views import AppViews
-from holdfast.core.checks import is_whole_number
+from holdfast.core.checks import check_type, is_whole_number
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redaction, redacted_names
 from holdfast.core.retention import Retention, check_retention
@@ -85,14 +85,14 @@ class Holdfast(Definitions, AppViews):
         self.url = url if url is not None else os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
         check_url(self.url, schema)
         self.schema = schema
-        limits = limits or Limits()
+        limits = check_type("limits", limits, Limits) or Limits()
         self.payloads: PayloadConfig | None = None
         """The codecs and the blob store."""
         if codec is not None or blobs is not None:
             from holdfast.payloads.config import payload_config
 
             self.payloads = payload_config(codec, blobs, blob_threshold)
-        super().__init__(limits if blobs is None else limits.with_blobs(), runtime or Runtime())
+        super().__init__(limits if blobs is None else limits.with_blobs(), check_type("runtime", runtime, Runtime) or Runtime())
         self.registry.retention = check_retention(retention)
         self.registry.redacted = redacted_names(redact)
         if authorize is not None:
@@ -101,7 +101,7 @@ class Holdfast(Definitions, AppViews):
             check_authorize(authorize)
         self.authorize = authorize
         """The policy of the HTTP API. None: every request is allowed."""
-        self.worker_config = worker or WorkerConfig()
+        self.worker_config = check_type("worker", worker, WorkerConfig) or WorkerConfig()
         """Settings of the worker that the next ``async with`` or ``tick`` starts."""
         self.program = program_name(caller())
         """The module that created this app, as shown in the ids of its workers."""

@@ -249,3 +249,14 @@ async def test_the_parts_of_why_name_the_step_and_the_line_that_raised_the_error
         position = listed[name]["position"]
         assert position["file"].endswith("test_http_details.py")
         assert lines[position["line"] - 1].strip() == text
+
+
+async def test_the_error_for_a_run_number_that_never_was_names_the_run(h: Harness, virtual: Api) -> None:
+    await h.start("order", id="o-1")
+
+    for route in ("timeline", "facts/all", "mailbox", "export"):
+        refused = await virtual.send("GET", f"/order/instances/o-1/{route}?runNumber=9")
+        assert (refused.status_code, refused.json()["message"]) == (
+            404,
+            "there is no run 9 of instance 'o-1' of workflow 'order'",
+        )

@@ -36,7 +36,10 @@ class Instances:
         return self._requests.definition(workflow).name, check_instance_id(id, self._limits)
 
     async def find(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord:
-        return require_found(workflow, id, await self.find_or_none(workflow, id, run_number))
+        found = await self.find_or_none(workflow, id, run_number)
+        if found is None and run_number is not None:
+            raise InstanceNotFoundError(f"there is no run {run_number} of instance {id!r} of workflow {workflow!r}")
+        return require_found(workflow, id, found)
 
     async def find_or_none(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord | None:
         if run_number is not None and run_number > _MAX_RUN_NUMBER:

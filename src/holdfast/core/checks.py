@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
 
+T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 
@@ -22,6 +23,13 @@ def is_whole_number(value: object, least: float = -math.inf, most: float = math.
     (True, False, False)
     """
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def check_type(name: str, value: T | None, kind: type[T]) -> T | None:
+    """Return the value of an option that is an object of the library, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise InvalidOptionError(f"{name} must be a {kind.__name__}(...), not {shown(value)}")
+    return value
 
 
 def check_count(name: str, value: Any, most: float = math.inf) -> int:
