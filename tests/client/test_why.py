@@ -137,6 +137,22 @@ async def test_why_names_the_running_step(make_app: MakeApp) -> None:
         await run.result(timeout=5)
 
 
+async def test_why_names_a_step_that_is_not_recorded_yet_by_its_position(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context, steps: int) -> None:
+        for n in range(steps):
+            await ctx.do(f"step {n}", lambda: None)
+        await ctx.do("last", gate)
+
+    for steps, expected in (0, "its first step"), (1, "its next step"):
+        gate = Gate()
+        run = await h.start(flow, steps)
+        await h.run_until_idle()
+        assert without_positions((await run.describe()).why) == f"running workflow code or {expected}"
+        gate.open.set()
+        await h.run_until_idle()
+
+
 async def test_why_says_that_a_due_run_waits_for_a_worker(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...

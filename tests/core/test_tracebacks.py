@@ -205,6 +205,13 @@ def test_a_large_group_is_cut_off_and_its_message_has_the_count() -> None:
     assert failed.message == "many (1000 sub-exceptions): ValueError: 0"
 
 
+def test_the_message_of_a_nested_group_names_its_first_exception_once() -> None:
+    def group() -> None:
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("k"), ValueError(1)]), OSError()])
+
+    assert Failure.of(raised(group)).message == "outer (2 sub-exceptions): KeyError: 'k'"
+
+
 def test_a_failure_without_traceback_and_causes_has_no_extra_fields() -> None:
     assert set(Failure("KeyError", "'k'").content()) == {"name", "message", "kind"}
 

@@ -41,21 +41,24 @@ async def test_one_mebibyte_of_cyrillic_text_is_within_all_limits(app: Holdfast,
 
 
 @pytest.mark.above_the_store
-async def test_text_is_stored_as_utf8_with_escapes_only_where_needed(make_app: MakeApp) -> None:
+@pytest.mark.parametrize("nested", [False, True])
+async def test_text_is_stored_as_utf8_with_escapes_only_where_needed(make_app: MakeApp, nested: bool) -> None:
     app = make_app()
 
     @app.workflow
-    async def flow(_ctx: Context, text: str) -> str:
+    async def flow(_ctx: Context, text: Any) -> Any:
         return text
 
     text = "naïve café 😀 \ud800 \0 \n"
+    value = [text, {text: text}] if nested else text
     async with app:
-        run = await app.start(flow, text, id="a")
-        assert await run.result(timeout=5) == text
+        run = await app.start(flow, value, id="a")
+        assert await run.result(timeout=5) == value
         store = app._opened().store
         assert isinstance(store, SqliteStore)
         [row] = await store.read(RunByName("flow", "a"))
-    assert row.params == row.output == '"naïve café 😀 \\ud800 \\u0000 \\n"'.encode()
+    stored = '"naïve café 😀 \\ud800 \\u0000 \\n"'
+    assert row.params == row.output == (f"[{stored},{{{stored}:{stored}}}]" if nested else stored).encode()
 
 
 async def test_an_output_may_be_larger_than_a_step_result(app: Holdfast, h: Harness) -> None:

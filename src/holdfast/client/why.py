@@ -67,7 +67,7 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
     clauses = history.why_waiting(list(steps), now, positions), _awaited(reasons, steps, now)
     waiting = "; ".join(filter(None, clauses))
     if row.owner is not None:
-        return waiting or f"running workflow code or its first step{where}"
+        return waiting or f"running workflow code or its {'next' if reasons.steps else 'first'} step{where}"
     if row.run_at is None and row.started_at is None and single_of(row.options) is not None:
         return "waiting for the end of the run before it: both were started as singletons with the same key"
     if row.run_at is None:
