@@ -23,6 +23,7 @@ from holdfast import (
 )
 from holdfast.runner.unit_turns import GraphRunTurn
 from holdfast.testing import Harness
+from why_text import without_positions
 
 _CHILDREN = ("a", "b", "c")
 
@@ -193,6 +194,17 @@ async def test_the_cancellation_of_a_graph_terminates_a_graph_that_is_its_node(a
     inner_run = await h.app.get("family", child.pid.partition("/")[2])
     assert (await inner_run.status()).status == "terminated"
     assert (await inner_run.facts("tombstone"))["tombstone"]["reason"] == f"its parent {run.pid} has ended"
+
+
+async def test_why_says_that_a_node_waits_for_the_run_that_it_started(app: Holdfast, h: Harness) -> None:
+    run = await h.start(graph_of_waiting_children(app))
+    await h.run_until_idle()
+    [first, *_] = await children_of(h.app, run)
+    await first.send_event("go")
+    await h.run_until_idle()
+
+    waiting = "waiting for child 'child' to end"
+    assert without_positions((await run.describe()).why) == f"1 of 4 nodes have a result; {waiting}; {waiting}"
 
 
 async def test_a_cancelled_child_fails_its_node(app: Holdfast, h: Harness) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from holdfast.core import codec, history
@@ -131,11 +132,22 @@ def current_node(nodes: Sequence[StepRecord]) -> StepRecord | None:
     return max(open_nodes or done, key=lambda node: node.updated_at, default=None)
 
 
-def why(nodes: Sequence[StepRecord], now_ms: int, positions: history.Positions) -> str:
-    """One sentence: the number of nodes with a result, and what the open nodes are doing."""
+def why(nodes: Sequence[StepRecord], now_ms: int, positions: history.Positions, runs: Mapping[str, str]) -> str:
+    """One sentence: the number of nodes with a result, and what the open nodes are doing.
+
+    ``runs``: the workflows that nodes with ``run=`` start. No worker owns such a node while it waits for its run.
+    """
     whole_nodes = [node for node in nodes if not node.step_key.endswith("]")]
     done = sum(node.state in ("ok", "error", "skipped") for node in whole_nodes)
     open_nodes = [node for node in nodes if node.state in ("started", "retrying")]
-    clauses = history.why_waiting(open_nodes[:_MAX_NAMED], now_ms, positions) or "ready nodes wait for a worker"
+    named = [_as_child(node, runs) for node in open_nodes[:_MAX_NAMED]]
+    clauses = history.why_waiting(named, now_ms, positions) or "ready nodes wait for a worker"
     more = f"; and {len(open_nodes) - _MAX_NAMED} more" if len(open_nodes) > _MAX_NAMED else ""
     return f"{done} of {len(whole_nodes)} nodes have a result; {clauses}{more}"
+
+
+def _as_child(node: StepRecord, runs: Mapping[str, str]) -> StepRecord:
+    run = runs.get(node.step_key.partition("[")[0])
+    if run is None or node.state != NodeState.STARTED:
+        return node
+    return replace(node, type=StepType.CHILD, name=run)

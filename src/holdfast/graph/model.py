@@ -60,7 +60,11 @@ class GraphModel(Model):
 
     def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
         """The sentence for a run whose units are not all done. Unit 0 is due when all units are done."""
-        return history.why(steps, now_ms, run.positions) if run.row.run_at is None else None
+        if run.row.run_at is not None:
+            return None
+        nodes = views.shape_of(run.facts).nodes if steps else ()
+        runs = {node.name: node.run for node in nodes if node.run is not None}
+        return history.why(steps, now_ms, run.positions, runs)
 
     def planned(self, facts: Sequence[Fact]) -> Sequence[PlannedStep]:
         if not facts:
