@@ -262,6 +262,26 @@ async def test_over_http_the_hooks_of_the_app_decide_about_each_tool() -> None:
     assert (record.actor or "").startswith("token ")
 
 
+async def test_the_tool_of_a_workflow_returns_the_result_of_an_existing_run_only_to_readers() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow(mcp=True)
+    async def buy(ctx: Context, order: Order) -> str:
+        return order.item
+
+    app.authorize = BearerTokens({VIEWER: ["create"], OPERATOR: ["create", "read"]})
+    async with app:
+        await (await app.start(buy, Order("bolt", 3), id="theirs")).result()
+        async with _over_http(app, VIEWER) as client:
+            refused = await client.call_tool("buy", {"run_id": "theirs"})
+            assert "this token has no scope 'read'" in str(refused.content)
+            own = await _call(client, "buy", params={"item": "bolt", "amount": 3})
+        async with _over_http(app, OPERATOR) as client:
+            theirs = await _call(client, "buy", run_id="theirs")
+
+    assert (own["done"], theirs["run_id"], theirs["output"]) == (True, "theirs", own["output"])
+
+
 async def test_a_hook_sees_the_route_and_the_content_of_a_tool_and_its_filters_deny() -> None:
     seen: list[tuple[Any, ...]] = []
 

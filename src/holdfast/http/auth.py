@@ -342,7 +342,7 @@ class BearerTokens(Authorize):
     async def _check_scope(self, request: AuthRequest) -> None:
         scopes = self._scopes_of(request)
         if request.scope is not None and request.scope not in scopes:
-            raise Denied(_FORBIDDEN, f"this token has no scope {request.scope!r}")
+            raise Denied(_FORBIDDEN, f"this token has no scope {str(request.scope)!r}")
 
     def _scopes_of(self, request: AuthRequest) -> frozenset[Scope]:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.app import Holdfast
 from holdfast.core.actor import current_actor
+from holdfast.core.filters import Filter
 from holdfast.extras import extra
 from holdfast.http.auth import (
     AuthContent,
@@ -71,7 +72,7 @@ class AuthorizedServer(MCPServer[Any]):
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
         actor = current_actor.set(None)  # a hook names the actor of this request
         try:
-            problem = await self._problem(context, lambda headers: _tool_request(name, arguments, headers))
+            problem = await self._problem(context, lambda headers: _tool_requests(name, arguments, headers))
             if problem is not None:
                 raise ToolError(problem)
             return await super().call_tool(name, arguments, context)
@@ -79,27 +80,41 @@ class AuthorizedServer(MCPServer[Any]):
             current_actor.reset(actor)
 
     async def read_resource(self, uri: Any, context: Context[Any, Any] | None = None) -> Any:
-        def request(headers: Mapping[str, str]) -> AuthRequest:
-            return AuthRequest(_RESOURCES.name, _RESOURCES.method, None, None, headers, _RESOURCES.scope)
+        def requests(headers: Mapping[str, str]) -> list[AuthRequest]:
+            return [AuthRequest(_RESOURCES.name, _RESOURCES.method, None, None, headers, _RESOURCES.scope)]
 
-        if (problem := await self._problem(context, request)) is not None:
+        if (problem := await self._problem(context, requests)) is not None:
             raise ResourceError(problem)
         return await super().read_resource(uri, context)
 
-    async def _problem(self, context: Context[Any, Any] | None, request_of: Any) -> str | None:
+    async def _problem(self, context: Context[Any, Any] | None, requests_of: Any) -> str | None:
         """Why the hooks of the app deny a request; None: they allow it."""
         authorize = self._app.authorize
         headers = None if context is None else context.headers
         if headers is None or authorize is None or authorize.open:
             return None
-        request = request_of(headers)
+        filters: list[Filter] = []
         try:
-            filters = [*await authorize.run_request_hook(request), *await authorize.run_scope_hook(request)]
+            for request in requests_of(headers):
+                filters += await authorize.run_request_hook(request)
+                filters += await authorize.run_scope_hook(request)
         except Denied as denied:
             return f"denied ({denied.status}): {denied.message}"
         except HookTimeout:
             return "denied (503): the authorization took too long"
         return "denied (403): the policy confines this caller to some runs; use the HTTP API" if filters else None
+
+
+def _tool_requests(name: str, arguments: Mapping[str, Any], headers: Mapping[str, str]) -> list[AuthRequest]:
+    """The requests that a caller of the tool must be allowed to make.
+
+    The tool of a workflow returns the result of the run that has ``run_id``, which another caller may have started.
+    """
+    request = _tool_request(name, arguments, headers)
+    if name in ROUTES or arguments.get("run_id") is None:
+        return [request]
+    read = ROUTES["explain_run"]
+    return [request, AuthRequest(read.name, read.method, name, str(arguments["run_id"]), headers, read.scope)]
 
 
 def _tool_request(name: str, arguments: Mapping[str, Any], headers: Mapping[str, str]) -> AuthRequest:
