@@ -266,6 +266,28 @@ async def test_a_failed_node_and_its_graph_are_logged(
 
 
 @pytest.mark.above_the_store
+async def test_a_mapped_node_with_a_failed_item_is_logged_with_its_own_attempts(
+    app: Holdfast, h: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    etl = app.graph("etl")
+
+    @etl.node
+    async def extract() -> list[int]:
+        return [1]
+
+    @etl.node(map=extract, retry=NO_RETRY)
+    async def check(extract: int) -> None:
+        raise ValueError("no")
+
+    await start_and_run(h, etl, id="g")
+
+    assert logged(caplog)[0] == (
+        "WARNING",
+        "step 'check' of run etl/g (run 0) failed permanently on attempt 1: ValueError: item 0: no",
+    )
+
+
+@pytest.mark.above_the_store
 async def test_a_run_that_completes_is_not_logged(app: Holdfast, h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     @app.workflow
     async def shop(ctx: Context) -> int:

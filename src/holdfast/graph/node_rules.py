@@ -226,7 +226,8 @@ class GraphUnits:
             return self._complete(task, collected(items), now_ms, now_ms)
         error = error_of(items)
         if error is not None:
-            return self._fail_permanently(task, error, now_ms, now_ms, task.epoch)
+            attempts = max(1, task.epoch - 1)  # the claim that combines the items is not an attempt
+            return self._fail_permanently(task, error, now_ms, now_ms, attempts)
         return self._complete(task, values_of(items), now_ms, now_ms)
 
     # --- other runs as nodes
