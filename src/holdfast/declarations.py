@@ -87,6 +87,30 @@ class Declarations:
             keys = self.limit(f"keys of queue {name}", key="key", fair=True, weights=weights)
         self.registry.queues[name] = DeclaredQueue(name, check_flag("paused", paused), limit, keys)
 
+    @overload
+    def schedule(
+        self, name: str, workflow: Startable[None, Any], *, params: None = ...,
+        cron: str | Sequence[str] | None = ..., every: Duration | None = ..., timezone: str = ...,
+        overlap: OverlapName = ..., catch_up: Duration | None = ..., jitter: Duration | None = ..., paused: bool = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...  # fmt: skip
+
+    @overload
+    def schedule(
+        self, name: str, workflow: Startable[T, Any], *, params: T,
+        cron: str | Sequence[str] | None = ..., every: Duration | None = ..., timezone: str = ...,
+        overlap: OverlapName = ..., catch_up: Duration | None = ..., jitter: Duration | None = ..., paused: bool = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...  # fmt: skip
+
+    @overload
+    def schedule(
+        self, name: str, workflow: str, *, params: Any = ...,
+        cron: str | Sequence[str] | None = ..., every: Duration | None = ..., timezone: str = ...,
+        overlap: OverlapName = ..., catch_up: Duration | None = ..., jitter: Duration | None = ..., paused: bool = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...  # fmt: skip
+
     def schedule(
         self,
         name: str,

@@ -425,3 +425,10 @@ def blocking_calls() -> None:
         assert_type(client.start("fulfil"), SyncHandle[Any])
         assert_type(client.start("fulfil").status(), InstanceStatus)
         assert_type(client.list("fulfil", limit=5), Page[InstanceSummary])
+
+
+def schedules() -> None:
+    app.schedule("bare", bare, cron="0 3 * * *", timezone="Europe/Berlin")
+    app.schedule("order", fulfil, params=Order("o-1", 1), every="1 hour", overlap="queue_one")
+    app.schedule("chain", orders, params=Order("o-1", 1), cron=["0 3 * * *"])
+    app.schedule("by name", "fulfil", params={"id": "o-1"}, cron="0 3 * * *", queue="night")

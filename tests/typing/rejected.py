@@ -147,6 +147,13 @@ async def messages(ctx: Context) -> None:
     total: str = event.payload.total  # rejected
 
 
+def schedules() -> None:
+    app.schedule("a", other, params="x", cron="0 3 * * *")  # rejected
+    app.schedule("b", other, cron="0 3 * * *")  # rejected
+    app.schedule("c", bare, params=5, every="1 hour")  # rejected
+    app.schedule("d", other, params=5, every="1 hour", overlap="both")  # rejected
+
+
 async def tests() -> None:
     async with Harness(app) as h:
         await h.start(other, "x")  # rejected
