@@ -172,3 +172,16 @@ def test_a_schedule_is_created_triggered_and_deleted_without_an_event_loop(clien
 def test_every_method_of_schedules_has_a_blocking_form_with_the_same_parameters(name: str) -> None:
     blocking = getattr(SyncSchedules, name)
     assert [*inspect.signature(blocking).parameters] == [*inspect.signature(getattr(Schedules, name)).parameters]
+
+
+def test_a_blocking_call_in_workflow_code_is_refused(tmp_path: Path) -> None:
+    app = _app(tmp_path)
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        client.start("double", 1)
+
+    with app.sync(worker=True) as client:
+        with pytest.raises(RunFailedError, match="SyncClient was used in workflow code"):
+            client.start(flow).result(timeout="30 seconds")
+        assert client.list("double").items == []

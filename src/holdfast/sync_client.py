@@ -24,7 +24,8 @@ from holdfast.client.schedules import Schedules
 from holdfast.core.durations import Duration
 from holdfast.core.records import LogLine
 from holdfast.core.stream_records import StreamItem
-from holdfast.errors import AppClosedError
+from holdfast.core.workflow_code import refuse_in_workflow_code
+from holdfast.errors import AppClosedError, IOInWorkflowError
 from holdfast.kernel.requests import StartOptions
 from holdfast.kernel.startable import Startable
 from holdfast.ports import start_thread
@@ -103,6 +104,11 @@ class _LoopThread:
             raise
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            refuse_in_workflow_code("SyncClient", depth=0)
+        except IOInWorkflowError:
+            coroutine.close()
+            raise
         if self._pid != os.getpid() or threading.current_thread() is self._thread or not self._thread.is_alive():
             coroutine.close()
             raise AppClosedError(self._reason())
