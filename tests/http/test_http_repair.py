@@ -114,6 +114,10 @@ async def test_a_confined_caller_forks_only_to_its_own_ids() -> None:
         await _send(api, "POST", "/order/instances/acme-1/fork", before="pay", id="acme-2")
         await _send(api, "GET", "/_audit", 403)
 
+        await (await h.app.get("order", "acme-1")).fork(before="pay", id="globex-2")
+        family = await _send(api, "GET", "/order/instances/acme-1/family")
+        assert [fork["pid"] for fork in family["forks"]] == ["order/acme-2"]
+
 
 async def test_a_bulk_action_runs_in_the_background(store: Any) -> None:
     fixed: list[bool] = []
