@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, DefinitionError, Holdfast, Step
+from apps import MakeApp
+from driving import until_status
+from holdfast import Context, DefinitionError, Holdfast, Step, WorkerConfig
 from holdfast.store.protocol import Park
 from holdfast.workflow.driver import WorkflowOptions
 
@@ -177,6 +179,32 @@ def test_a_strict_worker_parks_runs_of_lenient_workflows() -> None:
     bench.strict = True
     bench.replay()
     assert isinstance(bench.end, Park)
+
+
+@pytest.mark.above_the_store
+async def test_the_setting_of_a_strict_worker_parks_a_run_of_an_earlier_release(make_app: MakeApp) -> None:
+    def release(step: str, **options: Any) -> Holdfast:
+        app = make_app(**options)
+
+        @app.step(name=step)
+        async def charge() -> str:
+            return step
+
+        @app.workflow
+        async def flow(ctx: Context) -> str:
+            paid = await charge()
+            await ctx.wait_for_event("go", type="go")
+            return paid
+
+        return app
+
+    async with release("charge") as app:
+        await until_status(await app.start("flow", id="a"), "waiting")
+    async with release("charge_card", worker=WorkerConfig(replay="strict")) as app:
+        run = await app.get("flow", "a")
+        await run.send_event("go")
+        await until_status(run, "paused")
+        assert "NON_DETERMINISTIC: the code requests step 'charge_card'" in (await run.describe()).why
 
 
 def test_a_renamed_step_has_the_results_that_were_recorded_under_its_old_names() -> None:
