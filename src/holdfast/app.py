@@ -92,7 +92,9 @@ class Holdfast(Definitions, AppViews):
             from holdfast.payloads.config import payload_config
 
             self.payloads = payload_config(codec, blobs, blob_threshold)
-        super().__init__(limits if blobs is None else limits.with_blobs(), check_type("runtime", runtime, Runtime) or Runtime())
+        super().__init__(
+            limits if blobs is None else limits.with_blobs(), check_type("runtime", runtime, Runtime) or Runtime()
+        )
         self.registry.retention = check_retention(retention)
         self.registry.redacted = redacted_names(redact)
         if authorize is not None:

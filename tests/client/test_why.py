@@ -326,6 +326,20 @@ async def test_a_timeout_of_result_names_what_the_run_waits_for(app: Holdfast, h
 
 
 @pytest.mark.above_the_store
+async def test_a_timeout_of_ask_names_what_the_run_waits_for(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.wait_for_event("approval", type="approval")
+
+    async with app:
+        run = await app.start(flow, id="a")
+        await until_status(run, "waiting")
+        with pytest.raises(TimeoutError, match=r"run flow/a has not replied to 'price' within 10 ms: .*'approval'"):
+            await run.ask("price", timeout="10 ms")
+
+
 async def test_result_raises_a_timeout_even_if_the_store_fails_meanwhile(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,8 +203,8 @@ async def test_why_says_that_a_node_waits_for_the_run_that_it_started(app: Holdf
     await first.send_event("go")
     await h.run_until_idle()
 
-    waiting = "waiting for child 'child' to end"
-    assert without_positions((await run.describe()).why) == f"1 of 4 nodes have a result; {waiting}; {waiting}"
+    waiting = "node 'b' waits for child 'child' to end; node 'c' waits for child 'child' to end"
+    assert without_positions((await run.describe()).why) == f"1 of 4 nodes have a result; {waiting}"
 
 
 async def test_a_cancelled_child_fails_its_node(app: Holdfast, h: Harness) -> None:

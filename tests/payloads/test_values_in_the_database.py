@@ -400,3 +400,42 @@ async def test_values_of_a_workflow_with_a_codec_of_its_own_are_encrypted_again(
 async def test_values_of_an_app_without_any_key_are_not_encrypted_again(make_app: MakeApp) -> None:
     with pytest.raises(InvalidOptionError, match="no key"):
         await reencrypt_values(make_app(codec=Zstd()), lambda _line: None)
+
+
+async def test_an_event_or_a_node_without_its_key_parks_the_run_and_is_processed_after_the_resume(
+    make_app: MakeApp,
+) -> None:
+    def release(**keys: bytes) -> Holdfast:
+        app = make_app(codec=Aes(keys))
+
+        @app.workflow
+        async def waiter(ctx: Context) -> str:
+            return str((await ctx.wait_for_event("go", type="go", payload=str)).payload)
+
+        graph = app.graph("graph")
+
+        @graph.node
+        async def node(params: str) -> str:
+            return params
+
+        return app
+
+    async with release(k1=OLD).connect() as app:
+        await app.start("waiter", id="a")
+        await app.start("graph", "in", id="g")
+    async with release(k2=NEW).connect() as app:
+        await (await app.get("waiter", "a")).send_event("go", "sent")
+    async with release(k3=CANARY.encode().ljust(32)[:32]) as app:
+        for workflow, id in ("waiter", "a"), ("graph", "g"):
+            run = await app.get(workflow, id)
+            while (await run.status()).status != "paused":
+                await asyncio.sleep(0.01)
+            assert "PAYLOAD_UNREADABLE: " in (await run.describe()).why
+    async with release(k1=OLD, k2=NEW) as app:
+        results = []
+        for workflow, id in ("waiter", "a"), ("graph", "g"):
+            run = await app.get(workflow, id)
+            await run.resume()
+            results.append(await run.result(timeout=10))
+
+    assert results == ["sent", {"node": "in"}]

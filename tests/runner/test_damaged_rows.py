@@ -177,7 +177,7 @@ async def test_a_damaged_step_result_parks_the_run_and_a_repaired_one_continues(
             await run.describe()
 
         await execute(app, update.format(BLOB[store_kind].format(b"6".hex())))
-        assert "the recorded result of 'double' is damaged" in (await run.describe()).why
+        assert "RUN_DAMAGED: the recorded result of 'double' cannot be read" in (await run.describe()).why
         await run.resume()
 
         assert await run.result(timeout=SOON) == 12

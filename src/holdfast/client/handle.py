@@ -83,8 +83,11 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
             async with asyncio.timeout(seconds):
                 return await ending
         except TimeoutError:
-            waited = durations.describe(round(seconds * 1000))
-            raise TimeoutError(f"run {self.pid} has not ended within {waited}: {await self._why()}") from None
+            raise await self._timed_out("ended", seconds) from None
+
+    async def _timed_out(self, what: str, seconds: float) -> TimeoutError:
+        waited = durations.describe(round(seconds * 1000))
+        return TimeoutError(f"run {self.pid} has not {what} within {waited}: {await self._why()}")
 
     async def _why(self) -> str:
         try:
@@ -121,10 +124,16 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
     async def ask(self, topic: str, payload: Any = None, timeout: Duration | None = None) -> Any:
         """Send a message and return the reply that the run's code gives with ``msg.reply``.
 
-        Raises ``Rejected`` after ``msg.reject``, ``TimeoutError`` if there is no reply within ``timeout``, and
-        ``InstanceTerminalError`` if the run ends without a reply.
+        Raises ``Rejected`` after ``msg.reject``, ``TimeoutError`` if there is no reply within ``timeout`` (the message
+        says what the run waits for), and ``InstanceTerminalError`` if the run ends without a reply.
         """
-        return await self._client.ask(self.workflow, self.id, topic, payload, timeout)
+        seconds = seconds_of(timeout)
+        try:
+            return await self._client.ask(self.workflow, self.id, topic, payload, timeout)
+        except TimeoutError:
+            if seconds is None:
+                raise
+            raise await self._timed_out(f"replied to {topic!r}", seconds) from None
 
     async def restart(self) -> None:
         """Start the instance again from the beginning, with the next run number. The old run stays readable."""

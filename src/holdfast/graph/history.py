@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 
 from holdfast.core import codec, history
@@ -140,14 +139,14 @@ def why(nodes: Sequence[StepRecord], now_ms: int, positions: history.Positions, 
     whole_nodes = [node for node in nodes if not node.step_key.endswith("]")]
     done = sum(node.state in ("ok", "error", "skipped") for node in whole_nodes)
     open_nodes = [node for node in nodes if node.state in ("started", "retrying")]
-    named = [_as_child(node, runs) for node in open_nodes[:_MAX_NAMED]]
-    clauses = history.why_waiting(named, now_ms, positions) or "ready nodes wait for a worker"
+    named = (_clause(node, now_ms, positions, runs) for node in open_nodes[:_MAX_NAMED])
+    clauses = "; ".join(filter(None, named)) or "ready nodes wait for a worker"
     more = f"; and {len(open_nodes) - _MAX_NAMED} more" if len(open_nodes) > _MAX_NAMED else ""
     return f"{done} of {len(whole_nodes)} nodes have a result; {clauses}{more}"
 
 
-def _as_child(node: StepRecord, runs: Mapping[str, str]) -> StepRecord:
+def _clause(node: StepRecord, now_ms: int, positions: history.Positions, runs: Mapping[str, str]) -> str:
     run = runs.get(node.step_key.partition("[")[0])
     if run is None or node.state != NodeState.STARTED:
-        return node
-    return replace(node, type=StepType.CHILD, name=run)
+        return history.why_waiting([node], now_ms, positions)
+    return f"node {node.step_key!r} waits for child {run!r} to end{history.at(positions, node.step_key)}"

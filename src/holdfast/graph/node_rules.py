@@ -20,7 +20,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.jitter import retry_jitter
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
-from holdfast.errors import DefinitionError, ParamsInvalidError
+from holdfast.errors import DamagedRunError, DefinitionError, ParamsInvalidError
 from holdfast.graph import outcomes
 from holdfast.graph.definition import Graph
 from holdfast.graph.items import collected, error_of, values_of
@@ -151,6 +151,8 @@ class GraphUnits:
             return self._fail_permanently(task, exceeded, now_ms, now_ms, task.epoch - 1)
         try:
             return self._begin(task, position, node, spec, results, now_ms)
+        except DamagedRunError:  # the worker parks the run
+            raise
         except Exception as error:  # an error of a user's predicate, or a value that does not fit its parameter
             return self._fail_attempt(task, Failure.of(error), now_ms, now_ms)
 

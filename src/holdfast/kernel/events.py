@@ -14,7 +14,7 @@ from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_event_type
 from holdfast.core.show import shown
-from holdfast.errors import EventInvalidError, InvalidOptionError, ParamsInvalidError
+from holdfast.errors import DamagedRunError, EventInvalidError, InvalidOptionError, ParamsInvalidError
 
 Decode = Callable[[Any], Any]
 
@@ -64,6 +64,8 @@ def _decoded(type_: str, payload: bytes | None, decode: Decode, problem: str) ->
         return decode(codec.plain(payload))
     except ParamsInvalidError as error:
         raise EventInvalidError(f"{problem}: {error}", type_, error.issues) from None
+    except DamagedRunError:  # the event may fit: a process with the key can read it
+        raise
     except Exception as error:  # a validator of the user's type may raise anything
         issue = {"path": [], "message": str(error), "type": type(error).__name__}
         raise EventInvalidError(f"{problem}: {type(error).__name__}: {error}", type_, [issue]) from error

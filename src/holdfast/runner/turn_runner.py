@@ -172,7 +172,10 @@ class TurnRunner:
             if parked.verdict is Verdict.LOST:
                 _log.info("the turn of run %s ended with its task: %s", report.named(run), error)
                 return
-            _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
+            if isinstance(error, DamagedRunError):
+                report.parked(run, note)
+            else:
+                _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
             if turn.task.unit:
                 await context.store.release([turn.task])  # the commit paused the run, but the unit is still owned
             if context.ports.telemetry is not None:

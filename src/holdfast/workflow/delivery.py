@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.model import Level, StepType
-from holdfast.errors import ParamsInvalidError
+from holdfast.errors import DamagedRunError, ParamsInvalidError
 from holdfast.kernel.driver import Outcome
 from holdfast.store.protocol import RESOLVE, Delivery, Fact, FactState, RequestResult, StoredEvent
 from holdfast.workflow.attempt_tracker import AttemptTracker
@@ -154,8 +154,13 @@ class FactDelivery:
         wait = self._wait_queue.take_event(event)
         if wait is None:
             self._deliver_to_channel(event, due)
-        else:
-            self._observe(self._waits.receive(wait, event), None)
+            return
+        try:
+            received = self._waits.receive(wait, event)
+        except DamagedRunError as error:  # the event stays in the mailbox, and is delivered after the resume
+            self._execution.note_damage(f"the payload of event {event.type!r}", error)
+            return
+        self._observe(received, None)
 
     def _deliver_to_channel(self, event: StoredEvent, due: int | None) -> None:
         """Deliver an event to its channel, or a system event to ``Processes``.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from holdfast.errors import DamagedRunError, WorkflowStuckError
+from holdfast.errors import DamagedRunError, NonDeterministicError, WorkflowStuckError
 from holdfast.store.protocol import Finish
 from holdfast.workflow.ending import Ending
 from holdfast.workflow.loop import NO_HOST, WorkflowLoop
@@ -15,7 +15,17 @@ from holdfast.workflow.loop import NO_HOST, WorkflowLoop
 class Execution:
     """Runs the code of one run, and records why the code does not run any more."""
 
-    __slots__ = ("_fatal", "cancel_reason", "divergence", "ended", "halted", "loop", "main", "value_unfit")
+    __slots__ = (
+        "_fatal",
+        "cancel_reason",
+        "divergence",
+        "divergence_code",
+        "ended",
+        "halted",
+        "loop",
+        "main",
+        "value_unfit",
+    )
 
     def __init__(self, loop: WorkflowLoop) -> None:
         self.loop = loop
@@ -25,6 +35,8 @@ class Execution:
         """True if no more code runs, although the run has not ended."""
         self.divergence: str | None = None
         """How history and code differ, if they do."""
+        self.divergence_code = NonDeterministicError.code
+        """The first word of the note with which the run is parked."""
         self.value_unfit = False
         """True if they differ in a recorded value that does not fit its annotation any more."""
         self.cancel_reason: str | None = None
@@ -91,6 +103,16 @@ class Execution:
         """
         if self.divergence is None:
             self.divergence, self.value_unfit = message, value
+
+    def note_damage(self, what: str, error: DamagedRunError) -> None:
+        """Record that a stored value cannot be read; the machine then parks the run. ``what`` names the value."""
+        if self.divergence is None:
+            self.divergence, self.divergence_code = f"{what} cannot be read: {error}", error.code
+
+    def diverge_by_damage(self, what: str, error: DamagedRunError) -> asyncio.Future[Any]:
+        """Note, from workflow code, that a value cannot be read. The returned future never completes."""
+        self.note_damage(what, error)
+        return self.loop.create_future()
 
     def diverge_by_value(self, message: str) -> asyncio.Future[Any]:
         """Note, from workflow code, that a recorded value does not fit. The returned future never completes."""

@@ -329,7 +329,7 @@ class Machine:
 
     def _end(self) -> Finish | Park | None:
         if self.execution.divergence is not None:
-            return self._park(f"NON_DETERMINISTIC: {self.execution.divergence}")
+            return self._park(f"{self.execution.divergence_code}: {self.execution.divergence}")
         if self.execution.ended:
             damage = self.execution.damage
             return self._finish() if damage is None else self._park(f"{damage.code}: {damage}")

@@ -168,7 +168,7 @@ class StepCalls:
             )
             return None
         except DamagedRunError as error:
-            self._execution.note_divergence(f"the recorded result of {result.key!r} is damaged: {error}")
+            self._execution.note_damage(f"the recorded result of {result.key!r}", error)
             return None
         raise failure.as_exception(result.key, result.attempts, spec.raises)
 

@@ -10,7 +10,7 @@ from holdfast.core import durations, failure
 from holdfast.core.event import Event
 from holdfast.core.failure import Failure, note_step
 from holdfast.core.model import StepType, from_ms
-from holdfast.errors import EventInvalidError, WaitForEventTimeoutError
+from holdfast.errors import DamagedRunError, EventInvalidError, WaitForEventTimeoutError
 from holdfast.kernel.events import Decode, read_payload
 from holdfast.store.protocol import Delivery, Fact, FactState, StoredEvent
 from holdfast.workflow import guard
@@ -70,6 +70,9 @@ class Waits:
             text = f"the event that {key!r} received does not fit the code's payload type any more: {error}"
             never: Event[Any] = await self._execution.diverge_by_value(text)
             return never
+        except DamagedRunError as error:
+            unread: Event[Any] = await self._execution.diverge_by_damage(f"the event that {key!r} received", error)
+            return unread
         return Event(event.type, payload, from_ms(event.created_at), event.sender)
 
     def _open(self, key: str, kind: StepType, due: int, event_type: str | None) -> PendingWait:
@@ -132,11 +135,12 @@ class Waits:
     # --- results and commits
 
     def receive(self, wait: PendingWait, event: StoredEvent) -> Fact:
-        """Consume an event by a wait. Returns the wait's result."""
+        """Consume an event by a wait. Returns the wait's result. Raises if the payload cannot be read."""
         now = self._position.wall_ms
+        result = wait.received(event, self._position.seq + 1, now)
         self._received[wait.key] = event
         self._buffer.add_delivery(Delivery(event.n, wait.key, now))
-        return wait.received(event, self._position.seq + 1, now)
+        return result
 
     def event_of(self, result: Fact) -> StoredEvent:
         """The event that ended a wait."""
