@@ -178,9 +178,12 @@ def test_a_bad_worker_setting_is_refused_by_name(bad: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("bad", "named"),
-    [({"worker": {"concurrency": 1}}, "worker must be a WorkerConfig"), ({"limits": {"result": 1}}, "limits must be a Limits"),
-     ({"runtime": 5}, "runtime must be a Runtime")],
-)  # fmt: skip
+    [
+        ({"worker": {"concurrency": 1}}, "worker must be a WorkerConfig"),
+        ({"limits": {"result": 1}}, "limits must be a Limits"),
+        ({"runtime": 5}, "runtime must be a Runtime"),
+    ],
+)
 def test_an_option_of_another_type_is_refused_when_the_app_is_made(bad: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidOptionError, match=named):
         Holdfast("sqlite://", **bad)

@@ -426,15 +426,15 @@ async def test_an_event_or_a_node_without_its_key_parks_the_run_and_is_processed
     async with release(k2=NEW).connect() as app:
         await (await app.get("waiter", "a")).send_event("go", "sent")
     async with release(k3=CANARY.encode().ljust(32)[:32]) as app:
-        for workflow, id in ("waiter", "a"), ("graph", "g"):
-            run = await app.get(workflow, id)
+        for address in ("waiter", "a"), ("graph", "g"):
+            run = await app.get(*address)
             while (await run.status()).status != "paused":
                 await asyncio.sleep(0.01)
             assert "PAYLOAD_UNREADABLE: " in (await run.describe()).why
     async with release(k1=OLD, k2=NEW) as app:
         results = []
-        for workflow, id in ("waiter", "a"), ("graph", "g"):
-            run = await app.get(workflow, id)
+        for address in ("waiter", "a"), ("graph", "g"):
+            run = await app.get(*address)
             await run.resume()
             results.append(await run.result(timeout=10))
 

@@ -98,7 +98,7 @@ class Admission:
         if spec.reach is Reach.NEW:
             for instance in auth_request.instances:
                 _check_new(auth_request.workflow, instance.id, filters)
-            _check_policy(auth_request.content.body, filters)
+            _check_policy(auth_request.body, filters)
         if spec.reach is Reach.ONE:
             client = self._client()
             address = client.instances.address(auth_request.workflow, str(auth_request.instance_id))
