@@ -412,6 +412,12 @@ async def test_an_event_or_a_node_without_its_key_parks_the_run_and_is_processed
         async def waiter(ctx: Context) -> str:
             return str((await ctx.wait_for_event("go", type="go", payload=str)).payload)
 
+        @app.workflow
+        async def listener(ctx: Context) -> str:
+            async with asyncio.TaskGroup() as group:
+                received = group.create_task(ctx.listen("go", payload=str).receive())
+            return received.result()
+
         graph = app.graph("graph")
 
         @graph.node
@@ -420,22 +426,24 @@ async def test_an_event_or_a_node_without_its_key_parks_the_run_and_is_processed
 
         return app
 
+    inputs = {"waiter": None, "listener": None, "graph": "in"}
     async with release(k1=OLD).connect() as app:
-        await app.start("waiter", id="a")
-        await app.start("graph", "in", id="g")
+        for workflow, params in inputs.items():
+            await app.start(workflow, params, id="a")
     async with release(k2=NEW).connect() as app:
-        await (await app.get("waiter", "a")).send_event("go", "sent")
+        for workflow in ("waiter", "listener"):
+            await (await app.get(workflow, "a")).send_event("go", "sent")
     async with release(k3=CANARY.encode().ljust(32)[:32]) as app:
-        for address in ("waiter", "a"), ("graph", "g"):
-            run = await app.get(*address)
+        for workflow in inputs:
+            run = await app.get(workflow, "a")
             while (await run.status()).status != "paused":
                 await asyncio.sleep(0.01)
             assert "PAYLOAD_UNREADABLE: " in (await run.describe()).why
     async with release(k1=OLD, k2=NEW) as app:
         results = []
-        for address in ("waiter", "a"), ("graph", "g"):
-            run = await app.get(*address)
+        for workflow in inputs:
+            run = await app.get(workflow, "a")
             await run.resume()
             results.append(await run.result(timeout=10))
 
-    assert results == ["sent", {"node": "in"}]
+    assert results == ["sent", "sent", {"node": "in"}]

@@ -59,8 +59,7 @@ class Execution:
         main = self.main
         if main is None or not main.done() or main.cancelled():
             return None
-        error = main.exception()
-        return error if isinstance(error, DamagedRunError) else None
+        return _damage_in(main.exception())
 
     def start(self, code: Coroutine[Any, Any, Any]) -> None:
         self.main = self.loop.create_task(code, name="main")
@@ -128,3 +127,10 @@ class Execution:
         self.loop.close_coroutines()
         self.main = None
         self.loop.host = NO_HOST
+
+
+def _damage_in(error: BaseException | None) -> DamagedRunError | None:
+    """The first damage in an error; a task group raises the errors of its tasks in an exception group."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_damage_in, error.exceptions)), None)
+    return error if isinstance(error, DamagedRunError) else None
