@@ -83,18 +83,7 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
             async with asyncio.timeout(seconds):
                 return await ending
         except TimeoutError:
-            raise await self._timed_out("ended", seconds) from None
-
-    async def _timed_out(self, what: str, seconds: float) -> TimeoutError:
-        waited = durations.describe(round(seconds * 1000))
-        return TimeoutError(f"run {self.pid} has not {what} within {waited}: {await self._why()}")
-
-    async def _why(self) -> str:
-        try:
-            async with asyncio.timeout(_WHY_SECONDS):
-                return (await self.describe()).why
-        except (HoldfastError, TimeoutError) as error:
-            return f"the reason cannot be read ({type(error).__name__})"
+            raise await _timed_out(self, "ended", seconds) from None
 
     async def status(self) -> InstanceStatus:
         return self._client.instances.status(await self._client.instances.find(self.workflow, self.id))
@@ -133,7 +122,7 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
         except TimeoutError:
             if seconds is None:
                 raise
-            raise await self._timed_out(f"replied to {topic!r}", seconds) from None
+            raise await _timed_out(self, f"replied to {topic!r}", seconds) from None
 
     async def restart(self) -> None:
         """Start the instance again from the beginning, with the next run number. The old run stays readable."""
@@ -192,6 +181,16 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
     def follow_logs(self) -> AsyncIterator[LogLine]:
         """Iterate over log lines as they are written, until the run has ended."""
         return self._client.reads.follow_logs(self.workflow, self.id)
+
+
+async def _timed_out(run: Handle[Any], what: str, seconds: float) -> TimeoutError:
+    """The error of a wait for a run, with what the run waits for."""
+    try:
+        async with asyncio.timeout(_WHY_SECONDS):
+            why = (await run.describe()).why
+    except (HoldfastError, TimeoutError) as error:
+        why = f"the reason cannot be read ({type(error).__name__})"
+    return TimeoutError(f"run {run.pid} has not {what} within {durations.describe(round(seconds * 1000))}: {why}")
 
 
 def _run_error(pid: str, end: RunRecord | Finish) -> Exception:
