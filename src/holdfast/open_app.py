@@ -120,12 +120,12 @@ def payload_store(app: App, store: Store) -> Store:
 
     Raises ``DefinitionError`` if a definition has a secret and no key to encrypt it.
     """
-    secrets = [what for what, has_secret in app.registry.secrets.items() if has_secret()]
+    secrets = [*app.registry.with_secrets()]
     if app.payloads is None and not app.registry.codecs and not secrets:
         return store
     from holdfast.payloads.config import PayloadConfig  # noqa: PLC0415  (only apps that use it load it)
 
     config = app.payloads or PayloadConfig()
-    for what in secrets:
-        config.check_secret(what, app.registry.codecs.get(what.partition(" ")[2]))
+    for kind, name in secrets:
+        config.check_secret(f"{kind} {name}", None if kind == "step" else app.registry.codecs.get(name))
     return config.wrap(store, app.registry.codecs, app.limits)

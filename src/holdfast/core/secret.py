@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from holdfast.core.functions import Unresolved
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -84,11 +86,19 @@ def hidden(value: Any) -> Any:
 
 
 def has_secret(annotation: Any) -> bool:
-    """True if values of an annotation may contain a secret. Pydantic is not needed for this test."""
+    """True if values of an annotation may contain a secret. Pydantic is not needed for this test.
+
+    Of a name that is not defined yet, the text is the only source.
+    """
     return _has_secret(annotation, set())
 
 
 def _has_secret(annotation: Any, seen: set[int]) -> bool:
+    if isinstance(annotation, Unresolved):
+        try:
+            annotation = annotation.evaluate()
+        except Exception:
+            return "Secret" in repr(annotation)
     if annotation is Secret or get_origin(annotation) is Secret:
         return True
     if id(annotation) in seen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,6 +11,7 @@ from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.retention import Retention
 from holdfast.core.retry import Retry
+from holdfast.core.secret import has_secret
 from holdfast.errors import (
     DefinitionError,
     ParamsInvalidError,
@@ -84,14 +85,23 @@ class Definition:
     """Starts are collected: a run receives a list of the params of several starts."""
     doc: str = ""
     """The docstring of the code."""
-    has_secret: Callable[[], bool] = lambda: False
-    """True if an annotation of the function contains a ``Secret``."""
+    annotations: Callable[[], Iterable[Any]] = tuple
+    """The annotations of the code, besides those of the input and of the declared events."""
+    _has_secret: bool | None = None
     check: Callable[[], None] = _nothing
     """Raises ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
 
     @property
     def runnable(self) -> bool:
         return self.driver is not None or self.unit_driver is not None
+
+    @property
+    def has_secret(self) -> bool:
+        """True if an annotation contains a ``Secret``. Asked for the first time when the app opens."""
+        if self._has_secret is None:
+            in_events = any(event.has_secret() for event in self.events.values())
+            self._has_secret = in_events or any(map(has_secret, (self.params_type, *self.annotations())))
+        return self._has_secret
 
     @property
     def has_defaults(self) -> bool:
@@ -105,7 +115,7 @@ class Definition:
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
         """Encode and check an input, so that no run starts with an input that its code cannot decode."""
         data = encoded_params(self.name, params, self.decode_params, limits)
-        if data is not None and self.has_secret():  # a client may send a secret as the plain value
+        if data is not None and self.has_secret:  # a client may send a secret as the plain value
             data = codec.encode(self.decode_params(codec.plain(data)), what="params", limit=limits.params)
         return data
 
@@ -150,8 +160,8 @@ class Registry:
         """Declared schedules by name."""
         self.codecs: dict[str, Any] = {}
         """Codecs of workflows that have codecs of their own, by name."""
-        self.secrets: dict[str, Callable[[], bool]] = {}
-        """Tests whether the annotations of a workflow or step contain a secret, by what they are named in errors."""
+        self.step_secrets: dict[str, Callable[[], bool]] = {}
+        """Tests whether the annotations of a step contain a secret, by the name of the step."""
         self.redacted: tuple[str, ...] = ()
         """Names whose values views hide, besides the default ones."""
 
@@ -181,6 +191,11 @@ class Registry:
             definition.check()
         for check in self._steps.values():
             check()
+
+    def with_secrets(self) -> Iterator[tuple[str, str]]:
+        """The kinds and names of the definitions and steps whose annotations contain a secret."""
+        yield from ((definition.kind, definition.name) for definition in self if definition.has_secret)
+        yield from (("step", name) for name, has in self.step_secrets.items() if has())
 
     def replace(self, definition: Definition) -> None:
         """Add a definition, or replace the definition of the same name. A graph is replaced when a node is added."""
