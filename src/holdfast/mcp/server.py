@@ -35,6 +35,7 @@ from holdfast.errors import (
 from holdfast.extras import extra
 from holdfast.kernel.requests import Requests
 from holdfast.mcp.access import AuthorizedServer
+from holdfast.mcp.pages import page, titles
 from holdfast.ports import milliseconds
 from holdfast.store.protocol import RecordAction
 
@@ -67,6 +68,7 @@ continues after its last recorded step when there was a crash or a deploy.
 - A workflow that is offered as a tool has the workflow's name. A call that takes long returns with `done: false` and
   the run's id; call the tool again with that `run_id` to continue waiting. The run continues meanwhile.
 - `check_code` replays open runs on the code of this server, and reports those that do not fit.
+- The resource `holdfast://docs` lists pages of the documentation, such as `holdfast://docs/repair`.
 """
 
 
@@ -145,6 +147,14 @@ def _add_resources(server: MCPServer[Any], app: Holdfast) -> None:
     @server.resource("holdfast://guide", description="States of runs, and how to find and repair them.")
     def guide() -> str:
         return _GUIDE
+
+    @server.resource("holdfast://docs", mime_type="application/json", description="Pages of the documentation.")
+    def docs() -> dict[str, str]:
+        return titles()
+
+    @server.resource("holdfast://docs/{name}", mime_type="text/markdown", description="A page of the documentation.")
+    def doc(name: str) -> str:
+        return page(name)
 
     @server.resource("holdfast://workflows", mime_type="application/json", description="The workflows of the app.")
     def workflows() -> list[dict[str, Any]]:
