@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -68,8 +69,16 @@ def _close(call: ModelCall) -> ModelStep:
     return ModelStep(output=[assistant_message(f"bought for {paid}")])
 
 
+class _ModelWithClient(ScriptedModel):
+    """A model that cannot be copied, as one with a client of OpenAI cannot."""
+
+    def __init__(self, steps: list[ModelStep]) -> None:
+        super().__init__(steps)
+        self.client = threading.RLock()
+
+
 def _model(decide: Any) -> ScriptedModel:
-    return ScriptedModel([ModelStep.respond(decide)] * 50)
+    return _ModelWithClient([ModelStep.respond(decide)] * 50)
 
 
 @function_tool(failure_error_function=None)
