@@ -322,6 +322,28 @@ async def test_a_workflow_is_a_typed_tool_whose_long_calls_are_resumed_after_a_r
         assert [one.id for one in (await app.list("buy")).items] == ["b1"]
 
 
+later_app = Holdfast("sqlite://")
+
+
+@later_app.workflow(mcp=True)
+async def buy(ctx: Context, order: Later) -> str:
+    return order.item
+
+
+@dataclass
+class Later:
+    item: str
+
+
+async def test_the_type_of_a_tool_may_be_defined_after_its_workflow() -> None:
+    app = later_app
+    async with app, Client(mcp_server(app)) as client:
+        [schema] = [tool.input_schema for tool in (await client.list_tools()).tools if tool.name == "buy"]
+        resource = json.loads((await client.read_resource("holdfast://workflows/buy")).contents[0].text)  # type: ignore[union-attr]
+    assert "item" in json.dumps(schema)
+    assert resource["params"]["required"] == ["item"]
+
+
 @asynccontextmanager
 async def _over_http(app: Holdfast, token: str, **options: Any) -> AsyncIterator[Client]:
     """A client of the server over streamable HTTP, with a bearer token."""

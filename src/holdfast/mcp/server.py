@@ -24,6 +24,7 @@ from holdfast.client import Handle
 from holdfast.client.audit import audit
 from holdfast.client.replaying import Replayer
 from holdfast.core.actor import check_actor, current_actor
+from holdfast.core.functions import resolved
 from holdfast.core.model import Status
 from holdfast.errors import (
     HoldfastError,
@@ -115,7 +116,7 @@ def _described(description: str) -> str:
 
 def _workflow_tool(writing: _Writing, name: str) -> Callable[..., Any]:
     """A tool that starts a workflow and waits for its result, with the workflow's own type as its schema."""
-    params_type = writing.app.registry.get(name).params_type
+    params_type = resolved(writing.app.registry.get(name).params_type)
 
     async def call(params: Any = None, run_id: str | None = None, wait_seconds: float = 50.0) -> dict[str, Any]:
         run = await writing.start(name, params, run_id)
@@ -174,7 +175,7 @@ def _schema(annotation: Any) -> Any:
     if annotation is None:
         return None
     try:
-        return TypeAdapter(annotation).json_schema()
+        return TypeAdapter(resolved(annotation)).json_schema()
     except Exception:  # pydantic raises many classes for types without a schema
         return {}
 
