@@ -255,6 +255,32 @@ async def test_events_of_a_streamed_response_are_written_to_a_durable_stream() -
     assert events[-1]["type"] == "response.completed"
 
 
+@pytest.mark.parametrize("after", [None, 2, 3, 4])
+async def test_the_calls_of_a_durable_agent_that_is_a_tool_are_steps(after: int | None) -> None:
+    def answer(name: str, tool: str, arguments: dict[str, Any]) -> ScriptedModel:
+        def respond(call: ModelCall) -> ModelStep:
+            calls.append(name)
+            if outputs := _outputs(call):
+                return ModelStep(output=[assistant_message(f"{name}: {outputs[0]}")])
+            return ModelStep(output=[function_call(tool, arguments, call_id=f"c-{name}")])
+
+        return _model(respond)
+
+    expert = durable(Agent(name="expert", model=answer("expert", "look_up", {"part": "bolt"}), tools=[look_up]))
+    tool = expert.as_tool("ask_expert", "Ask the expert.")
+    boss = durable(Agent(name="boss", model=answer("boss", "ask_expert", {"input": "bolts?"}), tools=[tool]))
+
+    async with CrashingHarness(_make(boss)) as h:
+        h.crash_after(after)
+        run = await h.start("buy", "bolts")
+        await h.advance("5 minutes")
+        assert (await run.result())[0] == "boss: expert: 4"
+        keys = [step.step_key for step in (await run.history()).steps]
+        assert h.crashed == (after is not None)
+    assert keys == ["boss.model", "expert.model", "expert.look_up", "expert.model#2", "boss.model#2"]
+    assert calls == ["boss", "expert", "look_up bolt", "expert", "boss"]
+
+
 class _Models(ModelProvider):
     def get_model(self, model_name: str | None) -> Model:
         return _model(lambda call: ModelStep(output=[assistant_message(f"I am {model_name}")]))

@@ -206,6 +206,9 @@ class _Copies:
         return model if isinstance(model, Model) else self.provider.get_model(model)
 
     def _tool(self, agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
+        inner = getattr(tool, "_agent_instance", None)
+        if inner is not None and isinstance(inner.model, _StepModel):
+            return tool  # of a durable agent: its own requests and tools are steps
         made = copy.copy(tool)
         made.on_invoke_tool = _StepTool(f"{agent.name}.{tool.name}", tool, self.steps.tool)
         return made
