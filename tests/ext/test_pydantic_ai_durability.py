@@ -500,6 +500,24 @@ async def test_a_tool_without_a_step_runs_in_workflow_code() -> None:
         assert not [key for key in await keys(run) if "call_tool" in key]
 
 
+async def test_an_agent_that_a_tool_without_a_step_calls_has_steps_of_its_own() -> None:
+    expert: Agent[None, str] = Agent(
+        TestModel(custom_output_text="4"), name="expert", capabilities=[HoldfastDurability()]
+    )
+    boss: Agent[None, str] = Agent(TestModel(), name="boss", capabilities=[HoldfastDurability()])
+
+    @boss.tool_plain(metadata={"holdfast": False})
+    async def ask_expert() -> str:
+        return (await expert.run("how many?")).output
+
+    async with CrashingHarness(workflow_of(boss)) as h:
+        h.crash_after(2)
+        run = await h.start("ask", "go")
+        await h.advance("5 minutes")
+        assert await run.result() == '{"ask_expert":"4"}'
+        assert await keys(run) == ["boss__model.request", "expert__model.request", "boss__model.request#2"]
+
+
 async def test_runtime_toolsets_that_were_never_wrapped_are_refused() -> None:
     agent: Agent[None, str] = Agent(TestModel(), name="clerk", capabilities=[HoldfastDurability()])
     toolset = DynamicToolset[None](lambda _: FunctionToolset(tools=[Tool(lambda: 1, name="one")]), id="late")
