@@ -67,7 +67,21 @@ def _decode(value: Any, validate: Callable[[Any], Any]) -> Secret[Any]:
         value = value.reveal()
     elif isinstance(value, dict) and len(cast("dict[str, Any]", value)) == 1 and MARK in value:
         value = cast("dict[str, Any]", value)[MARK]
+    else:
+        _seen.plain += 1
     return Secret(validate(value))
+
+
+class _Seen:
+    plain = 0
+
+
+_seen = _Seen()
+
+
+def plain_secrets() -> int:
+    """The number of secrets that were decoded from plain values. Such a value is marked before it is stored."""
+    return _seen.plain
 
 
 def secret_form(secret: Secret[Any]) -> dict[str, Any]:

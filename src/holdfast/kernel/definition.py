@@ -114,10 +114,7 @@ class Definition:
 
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
         """Encode and check an input, so that no run starts with an input that its code cannot decode."""
-        data = encoded_params(self.name, params, self.decode_params, limits)
-        if data is not None and self.has_secret:  # a client may send a secret as the plain value
-            data = codec.encode(self.decode_params(codec.plain(data)), what="params", limit=limits.params)
-        return data
+        return encoded_params(self.name, params, self.decode_params, limits)
 
     def encode_start(self, params: Any, limits: Limits) -> bytes | None:
         """Encode the input of a start. A run of a workflow with batches receives a list, also for one start."""
@@ -127,10 +124,12 @@ class Definition:
 def encoded_params(workflow: str, params: Any, decode: Callable[[Any], Any], limits: Limits) -> bytes | None:
     data = None if params is None else codec.encode(params, what="params", limit=limits.params)
     try:
-        decode(None) if data is None else codec.roundtrip(params, data, decode)
+        if data is not None:
+            return codec.checked(params, data, decode, "params")[0]
+        decode(None)
     except ParamsInvalidError as error:
         raise ParamsInvalidError(f"params do not fit workflow {workflow!r}: {error}", error.issues) from None
-    return data
+    return None
 
 
 class Registry:

@@ -59,11 +59,16 @@ def checked_payload(workflow: str, event: DeclaredEvent, payload: bytes | None) 
 
     Raises ``EventInvalidError`` unless the payload fits the type that the workflow declares for the event.
     """
+
+    def stored(value: Any) -> bytes | None:
+        if payload is not None:
+            return codec.checked(value, payload, event.check, "payload")[0]
+        event.check(value)
+        return None
+
     problem = f"the payload of event {event.type!r} does not fit {workflow!r}"
-    decoded = _decoded(event.type, payload, event.check, problem)
-    if payload is None or not event.has_secret():
-        return payload
-    return codec.encode(decoded, what=f"payload of event {event.type!r}")
+    found: bytes | None = _decoded(event.type, payload, stored, problem)
+    return found
 
 
 def read_payload(type_: str, payload: bytes | None, decode: Decode) -> Any:
