@@ -65,7 +65,13 @@ class OpenApp:
         return Worker(self.store, self._app.registry, self.hub, self.ports, random, config, self._app.program)
 
     async def reconcile(self) -> None:
-        """Store the limits, queues and schedules that the code declares."""
+        """Store the limits, queues and schedules that the code declares, and let the database count blobs.
+
+        Counting begins here, because the first blob may be written beside a transaction of the caller, whose lock the
+        creation of triggers would wait for.
+        """
+        if (prepare := getattr(self.store, "prepare_blobs", None)) is not None:
+            await prepare()
         await self.client.flow.declare()
         await self._declare_queues()
         declared = [*self._app.registry.schedules.values()]
