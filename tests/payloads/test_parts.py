@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from apps import MakeApp
-from holdfast import Batch, Context, Holdfast, Limits
+from holdfast import Batch, Context, Holdfast, Limits, Retry, RunFailedError, Transaction
 from holdfast.errors import InvalidOptionError, PayloadError, PayloadTooLargeError
 from holdfast.payloads import Aes, Blob, Zstd
 from holdfast.payloads.parts import PART
@@ -210,6 +210,24 @@ async def test_a_batched_start_with_a_blob_is_refused(make_app: MakeApp) -> None
         blob = await app.blobs.write([b"content"])
         with pytest.raises(InvalidOptionError, match="cannot contain a Blob"):
             await app.start(together, blob)
+
+
+@pytest.mark.above_the_store
+async def test_a_step_with_a_transaction_cannot_write_blobs_to_the_database(make_app: MakeApp) -> None:
+    app = make_app(blobs="database")
+
+    @app.step(retry=Retry(limit=0))
+    async def live(tx: Transaction) -> Blob:
+        return await app.blobs.write([b"content"])
+
+    @app.workflow
+    async def store(ctx: Context) -> Blob:
+        return await live()
+
+    async with app:
+        run = await app.start(store)
+        with pytest.raises(RunFailedError, match="step 'live' has a Transaction, so it cannot write blobs"):
+            await run.result(timeout=20)
 
 
 @pytest.mark.above_the_store
