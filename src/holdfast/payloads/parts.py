@@ -65,8 +65,8 @@ class BlobParts:
         in_database = isinstance(self._blobs.blob_store, DatabaseBlobs)
         if in_database and attempt is not None and attempt.call.wants_tx is Transaction:
             raise StateError(
-                f"step {attempt.key!r} has a Transaction, so it cannot write blobs to the database: they would wait for "
-                "the end of the transaction. Write them in another step, or use StepTx"
+                f"step {attempt.key!r} has a Transaction, so it cannot write blobs to the database: they would wait for"
+                " the end of the transaction. Write them in another step, or use StepTx"
             )
 
     async def read(self, blob: Blob) -> AsyncIterator[bytes]:
