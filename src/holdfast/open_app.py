@@ -44,9 +44,10 @@ class OpenApp:
 
     def __init__(
         self, app: App, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None,
-        client: type[Client] = Client,
+        client: type[Client] = Client, *, plain: bool = False,
     ) -> None:  # fmt: skip
-        self.store = store = payload_store(app, store)
+        """``plain``: store values without the codecs and the blobs of the app, as a simulation does."""
+        self.store = store = store if plain else payload_store(app, store)
         self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
