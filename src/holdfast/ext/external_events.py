@@ -13,13 +13,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter, external_event_scope, replay_scope
 from pydantic_core import to_jsonable_python
 
 from holdfast.app import Holdfast
 from holdfast.errors import InvalidOptionError, WaitForEventTimeoutError
 from holdfast.ext.options import StepOptions
+from holdfast.extras import extra
 from holdfast.workflow.context import current_context
+
+with extra("pydantic-ai", "holdfast.ext.external_events"):
+    from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter, external_event_scope, replay_scope
 
 __all__ = ["fail_external_event", "resolve_external_event"]
 
