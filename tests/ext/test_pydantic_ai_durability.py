@@ -169,7 +169,7 @@ async def test_calls_of_an_mcp_server_are_steps_and_not_repeated_after_their_com
     agent: Agent[None, str] = Agent(
         FunctionModel(decide),
         name="clerk",
-        toolsets=[MCPToolset(transport, id="stock")],
+        toolsets=[MCPToolset(transport, id="stock", init_timeout=60)],  # a busy machine starts its process slowly
         capabilities=[HoldfastDurability(mcp=StepOptions(retry=Retry(limit=3), timeout="20 seconds"))],
     )
     async with CrashingHarness(workflow_of(agent)) as h:
