@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,9 +19,11 @@ import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from holdfast import Authorize, AuthRequest, BearerTokens, Context, Filter, Holdfast, Retry
+from holdfast import Authorize, AuthRequest, BearerTokens, Context, Filter, Holdfast, Retry, RunFailedError
+from holdfast.cli.loading import load_app
 from holdfast.mcp import mcp_server
 from holdfast.mcp.access import ROUTES
+from holdfast.mcp.pages import PAGES
 
 gateway = {"up": False}
 
@@ -168,21 +172,123 @@ async def test_resources_have_a_guide_and_the_schemas_of_workflows() -> None:
         assert schema["params"]["required"] == ["item", "amount"]
         assert schema["events"]["approval"]["required"] == ["item", "amount"]
         assert "fulfil" in str((await client.read_resource("holdfast://workflows")).contents)
+        pages = json.loads((await client.read_resource("holdfast://docs")).contents[0].text)  # type: ignore[union-attr]
+        assert pages["repair"] == "Repair"
+        assert "run.fork" in str((await client.read_resource("holdfast://docs/repair")).contents)
+        with pytest.raises(Exception, match="missing"):
+            await client.read_resource("holdfast://docs/missing")
 
 
-async def test_the_command_serves_a_client_that_starts_it(tmp_path: Path) -> None:
-    (tmp_path / "shop_of_mcp.py").write_text(
-        f"from holdfast import Context, Holdfast\napp = Holdfast('sqlite:///{tmp_path}/shop.db')\n"
-        "@app.workflow\nasync def fulfil(ctx: Context) -> None: ...\n"
+def test_the_wheel_has_the_pages_that_the_server_offers() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+
+    assert included == {f"docs/{name}.md": f"holdfast/mcp/docs/{name}.md" for name in PAGES}
+
+
+STUCK = """
+from holdfast import Context, Holdfast, Retry
+
+app = Holdfast("sqlite:///{folder}/shop.db")
+
+
+@app.step(retry=Retry(limit=0))
+async def charge(amount: int) -> str:
+    if amount > 100:
+        raise ConnectionError("the gateway refuses large amounts")
+    return f"paid {{amount}}"
+
+
+@app.workflow
+async def fulfil(ctx: Context, amount: int) -> str:
+    paid = await charge(amount)
+    seal = await ctx.wait_for_event("seal", type="sealed", timeout="30 days")
+    return f"{{paid}}, sealed by {{seal.payload}}"
+"""
+
+
+async def _repair_what_is_stuck(client: Client) -> dict[str, Any]:
+    """Find, explain and repair all runs that do not continue, as a model does: nothing is known but the tools."""
+    done: dict[str, Any] = {}
+    for status in ("errored", "waiting"):
+        for found in (await _call(client, "list_runs", status=status))["runs"]:
+            run = {"workflow": found["workflow_name"], "id": found["id"]}
+            if run["id"] in done:
+                continue
+            explained = await _call(client, "explain_run", **run)
+            done[run["id"]] = explained["why"]
+            if status == "errored":
+                [failed] = explained["unfinished_steps"]
+                await _call(
+                    client, "resolve_step", **run, step_key=failed["step_key"], result="paid by hand", reason="!"
+                )
+                async with asyncio.timeout(20):
+                    while (await _call(client, "explain_run", **run))["status"] != "waiting":
+                        await asyncio.sleep(0.02)
+                explained = await _call(client, "explain_run", **run)
+            stack = json.dumps(await _call(client, "run_stack", **run))
+            assert "wait_for_event" in stack
+            event = explained["why_parts"]["event_type"]
+            await _call(client, "send_event", **run, type=event, payload="ann")
+    return done
+
+
+@asynccontextmanager
+async def _command(folder: Path, transport: str) -> AsyncIterator[Client]:
+    """A client of ``holdfast mcp --write`` in another process."""
+    arguments = ["-m", "holdfast.cli", "mcp", "stuck_shop:app", "--write", "--actor", "robot", "--app-dir", str(folder)]
+    if transport == "stdio":
+        async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
+            yield client
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, "--transport", "http", "--port", str(port), stderr=asyncio.subprocess.PIPE
     )
-    arguments = ["-m", "holdfast.cli", "mcp", "shop_of_mcp:app", "--write", "--app-dir", str(tmp_path)]
-    async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
-        await _call(client, "start_run", workflow="fulfil", id="one")
-        assert [run["id"] for run in (await _call(client, "list_runs"))["runs"]] == ["one"]
+    try:
+        assert server.stderr is not None
+        async with asyncio.timeout(60):
+            while b"running" not in await server.stderr.readline():
+                assert server.returncode is None
+        async with Client(streamable_http_client(f"http://127.0.0.1:{port}/mcp")) as client:
+            yield client
+    finally:
+        server.kill()
+        await server.communicate()
 
 
-async def test_a_workflow_is_a_typed_tool_whose_long_calls_can_be_resumed() -> None:
-    app = Holdfast("sqlite://")
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_client_of_the_command_finds_explains_and_repairs_what_is_stuck(transport: str, tmp_path: Path) -> None:
+    (tmp_path / "stuck_shop.py").write_text(STUCK.format(folder=tmp_path))
+    app = load_app("stuck_shop:app", tmp_path)
+    try:
+        async with app, _command(tmp_path, transport) as client:
+            runs = [await app.start("fulfil", amount, id=f"order-{amount}") for amount in (3, 300)]
+            with pytest.raises(RunFailedError, match="large amounts"):
+                await runs[1].result()
+
+            explained = await _repair_what_is_stuck(client)
+
+            assert await runs[0].result() == "paid 3, sealed by ann"
+            assert await (await app.get("fulfil", "order-300")).result() == "paid by hand, sealed by ann"
+            records = (await _call(client, "audit_records"))["records"]
+    finally:
+        sys.modules.pop("stuck_shop", None)
+    assert "sealed" in explained["order-3"]
+    assert "the gateway refuses large amounts" in explained["order-300"]
+    assert sorted((each["actor"], each["action"], each["target"]) for each in records) == [
+        ("robot", "resolve", "fulfil/order-300"),
+        ("robot", "send_event", "fulfil/order-3"),
+        ("robot", "send_event", "fulfil/order-300"),
+    ]
+
+
+async def test_a_workflow_is_a_typed_tool_whose_long_calls_are_resumed_after_a_restart_of_the_server(
+    tmp_path: Path,
+) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/shop.db")
 
     @app.workflow(mcp=True)
     async def buy(ctx: Context, order: Order) -> str:
@@ -204,6 +310,7 @@ async def test_a_workflow_is_a_typed_tool_whose_long_calls_can_be_resumed() -> N
         first = await _call(client, "buy", params={"item": "bolt", "amount": 3}, run_id="b1", wait_seconds=0)
         assert (first["done"], first["run_id"]) == (False, "b1")
         assert "approval" in first["why"] or first["status"] == "active"
+    async with app, Client(mcp_server(app)) as client:
         await (await app.get("buy", "b1")).send_event("approval", "ann")
         again = await _call(client, "buy", run_id="b1")
 
@@ -213,6 +320,28 @@ async def test_a_workflow_is_a_typed_tool_whose_long_calls_can_be_resumed() -> N
         refused = await client.call_tool("buy", {"run_id": "unknown"})
         assert refused.is_error
         assert [one.id for one in (await app.list("buy")).items] == ["b1"]
+
+
+later_app = Holdfast("sqlite://")
+
+
+@later_app.workflow(mcp=True)
+async def buy(ctx: Context, order: Later) -> str:
+    return order.item
+
+
+@dataclass
+class Later:
+    item: str
+
+
+async def test_the_type_of_a_tool_may_be_defined_after_its_workflow() -> None:
+    app = later_app
+    async with app, Client(mcp_server(app)) as client:
+        [schema] = [tool.input_schema for tool in (await client.list_tools()).tools if tool.name == "buy"]
+        resource = json.loads((await client.read_resource("holdfast://workflows/buy")).contents[0].text)  # type: ignore[union-attr]
+    assert "item" in json.dumps(schema)
+    assert resource["params"]["required"] == ["item"]
 
 
 @asynccontextmanager

@@ -216,7 +216,9 @@ class Declarations:
         check_workflow_name(name, self.limits)
         decoders = codec.decoder(params, exact=True), codec.decoder(result)
         declared = declared_events(events, self.limits)
-        self.registry.add(Definition(name, WORKFLOW, None, *decoders, params_type=params, events=declared))
+        definition = Definition(name, WORKFLOW, None, *decoders, params_type=params, events=declared)
+        definition.annotations = lambda: (result,)
+        self.registry.add(definition)
         return Workflow(name, _not_here)
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core.checks import check_count, check_flag
 from holdfast.core.durations import Duration, timeout_ms, to_ms
-from holdfast.core.functions import Unresolved, check_function, type_hints
+from holdfast.core.functions import check_function, type_hints
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_step_name, check_workflow_name
 from holdfast.core.retention import Retention, check_retention
@@ -188,9 +187,8 @@ class Definitions(Declarations):
             name, function, limits=self.limits, now=self.runtime.time.now, options=options, local_names=local_names,
             step_names=self._step_names,
         )  # fmt: skip
-        definition.has_secret = _secret_test(function, local_names)
+        definition.annotations = lambda: type_hints(function, local_names).values()
         self.registry.add(definition)
-        self.registry.secrets[f"workflow {name}"] = definition.has_secret
         if codec is not None:
             from holdfast.payloads.codecs import check_codec
 
@@ -266,7 +264,9 @@ class Definitions(Declarations):
             if checked_limits:
                 spec = replace(spec, limits=checked_limits)
             self.registry.add_step(chosen, spec.check_types)
-            self.registry.secrets[f"step {chosen}"] = _secret_test(function, local_names)
+            self.registry.step_secrets[chosen] = lambda: any(
+                map(has_secret, type_hints(function, local_names).values())
+            )
             self._step_names.register(chosen, old_names)
             return Step(chosen, spec, function)
 
@@ -370,14 +370,3 @@ def caller() -> FrameType | None:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_DEFINING):
         frame = frame.f_back
     return frame
-
-
-def _secret_test(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Callable[[], bool]:
-    """A test whether an annotation of a function contains a secret; done once, when the app is opened."""
-
-    @cache
-    def test() -> bool:
-        hints = type_hints(function, local_names).values()
-        return any("Secret" in repr(hint) if isinstance(hint, Unresolved) else has_secret(hint) for hint in hints)
-
-    return test

@@ -45,9 +45,10 @@ class OpenApp:
 
     def __init__(
         self, app: App, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None,
-        client: type[Client] = Client,
+        client: type[Client] = Client, *, plain: bool = False,
     ) -> None:  # fmt: skip
-        self.store = store = payload_store(app, store)
+        """``plain``: store values without the codecs and the blobs of the app, as a simulation does."""
+        self.store = store = store if plain else payload_store(app, store)
         self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
@@ -71,7 +72,13 @@ class OpenApp:
         return Worker(self.store, self._app.registry, self.hub, self.ports, random, config, self._app.program)
 
     async def reconcile(self) -> None:
-        """Store the limits, queues and schedules that the code declares."""
+        """Store the limits, queues and schedules that the code declares, and let the database count blobs.
+
+        Counting begins here, because the first blob may be written beside a transaction of the caller, whose lock the
+        creation of triggers would wait for.
+        """
+        if (prepare := getattr(self.store, "prepare_blobs", None)) is not None:
+            await prepare()
         await self.client.flow.declare()
         await self._declare_queues()
         declared = [*self._app.registry.schedules.values()]
@@ -126,12 +133,12 @@ def payload_store(app: App, store: Store) -> Store:
 
     Raises ``DefinitionError`` if a definition has a secret and no key to encrypt it.
     """
-    secrets = [what for what, has_secret in app.registry.secrets.items() if has_secret()]
+    secrets = [*app.registry.with_secrets()]
     if app.payloads is None and not app.registry.codecs and not secrets:
         return store
     from holdfast.payloads.config import PayloadConfig  # noqa: PLC0415  (only apps that use it load it)
 
     config = app.payloads or PayloadConfig()
-    for what in secrets:
-        config.check_secret(what, app.registry.codecs.get(what.partition(" ")[2]))
+    for kind, name in secrets:
+        config.check_secret(f"{kind} {name}", None if kind == "step" else app.registry.codecs.get(name))
     return config.wrap(store, app.registry.codecs, app.limits)

@@ -73,6 +73,10 @@ EXPECTED = {
         "the small tenant was served at positions [1, 3]",
         "pages in all: 202",
     ],
+    "large_report.py": [
+        "1642641 bytes, the largest part in memory: 1048576",
+        "the recorded result: ['id', 'sha256', 'size']",
+    ],
     "encrypted_values.py": [
         "characters: 201490",
         "params: {'owner': 'ann', 'token': '[secret]'}",

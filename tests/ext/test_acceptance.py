@@ -247,7 +247,9 @@ async def test_langgraph_repeats_no_node_after_its_commit(store: str, all_commit
     async def drive(h: CrashingHarness, run: Handle[Any]) -> None:
         await decide(h, run, "resume", {"value": "yes"})
 
-    result, items = await Acceptance(langgraph_shop, drive, "buy", "tokens").check(store, all_commits=all_commits)
+    result, items = await Acceptance(langgraph_shop, drive, "buy", "tokens", parallel=True).check(
+        store, all_commits=all_commits
+    )
 
     assert result == "yes: bought for 7 coins"
     assert items[-3:] == ["bought ", "for ", "7 coins"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import AppClosedError, InstanceNotFoundError, RunFailedError, SchemaVersionError
+from holdfast.payloads import Aes
 from postgres_server import new_database
 
 WAIT = 20
@@ -110,6 +111,34 @@ def test_a_start_in_an_atomic_block_shares_its_transaction(alias: str, worker: A
         with pytest.raises(InstanceNotFoundError):
             client().get("fulfil", name)
     assert not Order.objects.using(alias).filter(total=1).exists()
+
+
+def test_values_that_django_starts_are_encrypted_as_the_settings_say(project: Any) -> None:
+    from django.db import transaction
+    from django.test.utils import override_settings
+
+    from holdfast.ext.django import send_event, start
+
+    file = Path(os.environ["HOLDFAST_TEST_DJANGO_FILE"])
+    registry = project.project_app().registry
+    project.close_client()
+    with override_settings(HOLDFAST={"OPTIONS": {"codec": [Aes({"k1": b"k" * 32})]}}):
+        project.project_app.cache_clear()
+        project.project_app().registry = registry
+        project.client()
+        with transaction.atomic():
+            run = start("told", "canary-5512", id="encrypted")
+        send_event("told", run.id, "go", "canary-5512")
+        try:
+            with project.project_app().sync(worker=True):
+                assert run.result(timeout=WAIT) == "canary-5512 canary-5512"
+        finally:
+            project.close_client()
+            project.project_app.cache_clear()
+            project.project_app().registry = registry
+
+    stored = b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
+    assert b"canary-5512" not in stored
 
 
 def test_the_first_start_of_a_process_may_be_inside_an_atomic_block(default: str, project: Any) -> None:

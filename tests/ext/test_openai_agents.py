@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -68,8 +69,16 @@ def _close(call: ModelCall) -> ModelStep:
     return ModelStep(output=[assistant_message(f"bought for {paid}")])
 
 
+class _ModelWithClient(ScriptedModel):
+    """A model that cannot be copied, as one with a client of OpenAI cannot."""
+
+    def __init__(self, steps: list[ModelStep]) -> None:
+        super().__init__(steps)
+        self.client = threading.RLock()
+
+
 def _model(decide: Any) -> ScriptedModel:
-    return ScriptedModel([ModelStep.respond(decide)] * 50)
+    return _ModelWithClient([ModelStep.respond(decide)] * 50)
 
 
 @function_tool(failure_error_function=None)
@@ -172,11 +181,14 @@ async def _buy_with_crash(after: int | None, *, streamed: bool) -> tuple[Any, in
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_no_call_is_repeated_after_its_commit_wherever_the_worker_is_lost(streamed: bool) -> None:
+async def test_no_call_is_repeated_after_its_commit_wherever_the_worker_is_lost(
+    streamed: bool, request: pytest.FixtureRequest
+) -> None:
+    """``test_acceptance`` tests every commit of a run without guardrails."""
     expected, commits, made = await _buy_with_crash(None, streamed=streamed)
     assert expected[0] == "bought for 3 coins"
     assert bool(expected[2]) == streamed
-    for after in range(1, commits + 1):
+    for after in range(1, commits + 1, 1 if request.config.getoption("--long") else 3):
         result, _, repeated = await _buy_with_crash(after, streamed=streamed)
 
         assert result == expected
@@ -241,6 +253,32 @@ async def test_events_of_a_streamed_response_are_written_to_a_durable_stream() -
         events = [item.value async for item in run.stream("model")]
     assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == "a long text"
     assert events[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize("after", [None, 2, 3, 4])
+async def test_the_calls_of_a_durable_agent_that_is_a_tool_are_steps(after: int | None) -> None:
+    def answer(name: str, tool: str, arguments: dict[str, Any]) -> ScriptedModel:
+        def respond(call: ModelCall) -> ModelStep:
+            calls.append(name)
+            if outputs := _outputs(call):
+                return ModelStep(output=[assistant_message(f"{name}: {outputs[0]}")])
+            return ModelStep(output=[function_call(tool, arguments, call_id=f"c-{name}")])
+
+        return _model(respond)
+
+    expert = durable(Agent(name="expert", model=answer("expert", "look_up", {"part": "bolt"}), tools=[look_up]))
+    tool = expert.as_tool("ask_expert", "Ask the expert.")
+    boss = durable(Agent(name="boss", model=answer("boss", "ask_expert", {"input": "bolts?"}), tools=[tool]))
+
+    async with CrashingHarness(_make(boss)) as h:
+        h.crash_after(after)
+        run = await h.start("buy", "bolts")
+        await h.advance("5 minutes")
+        assert (await run.result())[0] == "boss: expert: 4"
+        keys = [step.step_key for step in (await run.history()).steps]
+        assert h.crashed == (after is not None)
+    assert keys == ["boss.model", "expert.model", "expert.look_up", "expert.model#2", "boss.model#2"]
+    assert calls == ["boss", "expert", "look_up bolt", "expert", "boss"]
 
 
 class _Models(ModelProvider):

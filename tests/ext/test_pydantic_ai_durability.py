@@ -9,14 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastmcp.client.transports import StdioTransport
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
-from pydantic_ai import Agent, DeferredToolRequests, FunctionToolset, RunContext, Tool
-from pydantic_ai.capabilities import AbstractCapability, durable_operation
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, FunctionToolset, RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability, RequestInput, durable_operation
+from pydantic_ai.capabilities.instrumentation import Instrumentation
 from pydantic_ai.durable_exec import (
     EventStreamHandlerId,
     ModelRequestId,
@@ -28,11 +33,13 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, U
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.instrumented import InstrumentationSettings
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets._dynamic import DynamicToolset
 
 from holdfast import Context, Handle, Holdfast, Retry, step_info
-from holdfast.errors import RunFailedError
+from holdfast.errors import InvalidOptionError, RunFailedError
+from holdfast.ext.external_events import fail_external_event, resolve_external_event
 from holdfast.ext.pydantic_ai import HoldfastDurability, StepOptions
 from holdfast.testing import Harness
 from holdfast.testing.crashing_harness import CrashingHarness
@@ -162,7 +169,7 @@ async def test_calls_of_an_mcp_server_are_steps_and_not_repeated_after_their_com
     agent: Agent[None, str] = Agent(
         FunctionModel(decide),
         name="clerk",
-        toolsets=[MCPToolset(transport, id="stock")],
+        toolsets=[MCPToolset(transport, id="stock", init_timeout=60)],  # a busy machine starts its process slowly
         capabilities=[HoldfastDurability(mcp=StepOptions(retry=Retry(limit=3), timeout="20 seconds"))],
     )
     async with CrashingHarness(workflow_of(agent)) as h:
@@ -317,6 +324,89 @@ async def test_an_event_handler_sees_the_events_of_the_model_in_its_step_and_not
     assert [call for call in calls if "part_delta" in call] == ["writer__model.request_stream part_delta"]
 
 
+def _pay_after_input(seen: list[str], *, answer: bool = False) -> Holdfast:
+    """An agent that asks for input before it pays; ``answer``: the input is there at once."""
+
+    async def decide(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if found := answers(messages):
+            return ModelResponse(parts=[TextPart(str(found[0].content))])
+        return ModelResponse(parts=[ToolCallPart("pay", {"amount": 3}, tool_call_id="c-1")])
+
+    def ask(ctx: RunContext[None], requests: DeferredToolRequests, token: str) -> DeferredToolResults | None:
+        seen.append(token)
+        return DeferredToolResults(approvals={"c-1": True}) if answer else None
+
+    durability: HoldfastDurability[None] = HoldfastDurability()
+    request_input = RequestInput[None](ask, timeout=timedelta(hours=1), name="sign")
+    agent: Agent[None, str] = Agent(FunctionModel(decide), name="clerk", capabilities=[durability, request_input])
+
+    @agent.tool_plain(requires_approval=True)
+    async def pay(amount: int) -> str:
+        calls.append("pay")
+        return f"paid {amount}"
+
+    return workflow_of(agent)
+
+
+@pytest.mark.parametrize("answered_by", ["event", "failure", "nobody", "ask"])
+async def test_a_wait_for_input_is_a_durable_wait_that_asks_once(answered_by: str) -> None:
+    results = set()
+    for after in (None, 1, 2, 3):
+        calls.clear()
+        seen: list[str] = []
+        async with CrashingHarness(_pay_after_input(seen, answer=answered_by == "ask")) as h:
+            h.crash_after(after)
+            run = await h.start("ask", "pay")
+            await h.advance("5 minutes")
+            if answered_by == "event":
+                await resolve_external_event(h.app, seen[-1], DeferredToolResults(approvals={"c-1": True}))
+                await resolve_external_event(h.app, seen[-1], DeferredToolResults(approvals={"c-1": False}))
+            elif answered_by == "failure":
+                await fail_external_event(h.app, seen[-1], "closed today")
+            await h.advance("2 hours")
+            results.add(await run.result())
+            asked = [step for step in (await run.history()).steps if step.step_key == "clerk__external_event.sign.ask"]
+            assert h.crashed == (after is not None)
+        assert len(asked) == len({*seen}) == 1  # a step that was interrupted hands out the same token again
+        assert len(seen) <= asked[0].attempts
+        assert calls == (["pay"] if answered_by in ("event", "ask") else [])
+    [result] = results
+    assert result.startswith("paid 3" if answered_by in ("event", "ask") else "No decision on this tool call arrived: ")
+    assert answered_by != "failure" or result.endswith("closed today")
+
+
+async def test_a_token_that_no_run_has_is_refused() -> None:
+    async with Harness(Holdfast("sqlite://")) as h:
+        with pytest.raises(InvalidOptionError, match="not a resume token"):
+            await resolve_external_event(h.app, "nonsense", 1)
+
+
+async def test_spans_of_replayed_requests_and_tools_are_not_exported_again() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def make() -> Holdfast:
+        instrumented = Instrumentation(settings=InstrumentationSettings(tracer_provider=provider))
+        agent: Agent[None, str] = Agent(TestModel(), name="clerk", capabilities=[HoldfastDurability(), instrumented])
+
+        @agent.tool_plain
+        async def price() -> int:
+            return 3
+
+        return workflow_of(agent)
+
+    async with CrashingHarness(make()) as h:
+        run = await h.start("ask", "how much?")
+        await h.run_until_idle()
+        await h.restart()
+        await h.advance("1 minute")
+        assert await run.result() == '{"price":3}'
+
+    names = [span.name for span in exporter.get_finished_spans() if span.name != "invoke_agent clerk"]
+    assert sorted(names) == ["chat test", "chat test", "execute_tool price"]
+
+
 class Audit(AbstractCapability[Any]):
     id = "audit"
 
@@ -340,6 +430,60 @@ async def test_operations_of_other_capabilities_are_steps() -> None:
     assert [call for call in calls if call.startswith("begun in")] == ["begun in clerk__capability__audit.note"]
 
 
+async def test_a_run_may_name_a_registered_model_and_no_other() -> None:
+    """A model that is not registered cannot be found again by its name, so it is refused."""
+    large = TestModel(custom_output_text="large")
+    agent: Agent[None, str] = Agent(
+        TestModel(custom_output_text="small"), name="clerk", capabilities=[HoldfastDurability(models={"large": large})]
+    )
+    app = Holdfast("sqlite://")
+
+    @app.workflow
+    async def ask(ctx: Context) -> list[str]:
+        outputs = [(await agent.run("go", model=model)).output for model in (None, "large", large)]
+        await ctx.sleep("after", "1 minute")
+        with pytest.raises(UserError, match="was not registered"):
+            await agent.run("go", model=TestModel())
+        return outputs
+
+    async with CrashingHarness(app) as h:
+        h.crash_after(4)
+        run = await h.start("ask")
+        await h.advance("5 minutes")
+        assert await run.result() == ["small", "large", "large"]
+        assert await keys(run) == ["clerk__model.request", "clerk__model.request.large", "clerk__model.request.large#2"]
+
+
+async def test_a_run_that_is_iterated_or_streamed_in_a_workflow_makes_its_requests_in_steps() -> None:
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        calls.append(step_info().step_key)
+        for word in ("one ", "two"):
+            yield word
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(stream_function=model), name="writer", capabilities=[HoldfastDurability(stream="model")]
+    )
+    app = Holdfast("sqlite://")
+
+    @app.workflow
+    async def ask(ctx: Context) -> list[Any]:
+        async with agent.iter("go") as iterated:
+            nodes = [type(node).__name__ async for node in iterated]
+        async with agent.run_stream("go") as streamed:
+            words = [text async for text in streamed.stream_text(delta=True, debounce_by=None)]
+        await ctx.sleep("after", "1 minute")
+        assert iterated.result is not None
+        return [nodes[-1], iterated.result.output, "".join(words)]
+
+    for after in (None, 1, 2):
+        calls.clear()
+        async with CrashingHarness(app) as h:
+            h.crash_after(after)
+            assert await h.run("ask") == ["End", "one two", "one two"]
+        assert calls[-1] == "writer__model.request_stream#2"
+        assert len(calls) <= 3
+
+
 async def test_a_tool_without_a_step_runs_in_workflow_code() -> None:
     agent: Agent[None, str] = Agent(TestModel(), name="clerk", capabilities=[HoldfastDurability()])
 
@@ -354,6 +498,24 @@ async def test_a_tool_without_a_step_runs_in_workflow_code() -> None:
         await h.advance("2 minutes")
         assert "2030-01-01" in await run.result()
         assert not [key for key in await keys(run) if "call_tool" in key]
+
+
+async def test_an_agent_that_a_tool_without_a_step_calls_has_steps_of_its_own() -> None:
+    expert: Agent[None, str] = Agent(
+        TestModel(custom_output_text="4"), name="expert", capabilities=[HoldfastDurability()]
+    )
+    boss: Agent[None, str] = Agent(TestModel(), name="boss", capabilities=[HoldfastDurability()])
+
+    @boss.tool_plain(metadata={"holdfast": False})
+    async def ask_expert() -> str:
+        return (await expert.run("how many?")).output
+
+    async with CrashingHarness(workflow_of(boss)) as h:
+        h.crash_after(2)
+        run = await h.start("ask", "go")
+        await h.advance("5 minutes")
+        assert await run.result() == '{"ask_expert":"4"}'
+        assert await keys(run) == ["boss__model.request", "expert__model.request", "boss__model.request#2"]
 
 
 async def test_runtime_toolsets_that_were_never_wrapped_are_refused() -> None:

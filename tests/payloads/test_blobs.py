@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,24 @@ async def test_blobs_of_the_database_are_carried_by_an_export(make_app: MakeApp,
 
     assert result == LARGE.upper() + LARGE
     assert deleted >= 4
+
+
+@pytest.mark.parametrize("kind", ["file", "database"])
+async def test_a_large_value_may_be_started_and_sent_in_a_transaction_of_the_caller(tmp_path: Path, kind: str) -> None:
+    """The caller's transaction has the write lock of SQLite: a blob cannot be written to the database beside it."""
+    blobs = f"file://{tmp_path}/blobs" if kind == "file" else "database"
+    app = Holdfast(f"sqlite:///{tmp_path}/app.db?driver=sqlite3", blobs=blobs, blob_threshold="1 KiB")
+    define(app)
+    async with app, asyncio.timeout(20):
+        with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            run = await app.start("large", LARGE, id="a", connection=connection)
+            await run.send_event("go", LARGE, connection=connection)
+            connection.execute("COMMIT")
+        result = await run.result()
+
+    assert result == LARGE.upper() + LARGE
+    assert len(files(tmp_path)) == (0 if kind == "database" else 4)
 
 
 @pytest.mark.above_the_store

@@ -72,6 +72,7 @@ FOUND_BY = {
     "schedule_changed_at_any_revision": 24,
     "tick_lost_by_crash": 9,
     "lost_chunk": 1,
+    "chunk_written_again": 24,
     "duplicated_chunk_after_takeover": 42,
 }
 """A seed that finds a bug."""

@@ -154,26 +154,49 @@ async def test_of_a_correct_workflow(simulation):
 """
 
 
-def test_the_harness_is_open_in_async_tests_and_crashes_at_every_commit(project: Project) -> None:
-    project.write("test_shop.py", DRIVEN)
-
-    code, output = project.pytest("-q")
-
-    assert code == 0, output
-    assert "4 passed" in output
+EXPORTING = """
+import shop
 
 
-def test_a_failed_test_shows_its_runs_and_the_crash_that_failed_it(project: Project) -> None:
-    project.write("test_shop.py", FAILING)
+async def test_export(harness):
+    run = await harness.start(shop.fulfil, "o-1")
+    await harness.run_until_idle()
+    await run.export("runs/order.json")
+"""
+
+
+def test_the_fixtures_markers_stories_and_exports_work_with_pytest_asyncio(project: Project) -> None:
+    """One process of pytest for all of it, because a process takes most of its time to import."""
+    project.write("test_driven.py", DRIVEN)
+    project.write("test_failing.py", FAILING)
+    project.write("test_exporting.py", EXPORTING)
+    (project.folder / "runs").mkdir()
 
     code, output = project.pytest("-q")
 
     assert code == 1
-    assert "2 failed, 1 passed" in output
+    assert "2 failed, 6 passed" in output
+    assert {line.partition(" - ")[0] for line in output.splitlines() if line.startswith("FAILED")} == {
+        "FAILED test_failing.py::test_that_fails", "FAILED test_failing.py::test_that_fails_after_a_crash",
+    }  # fmt: skip
     assert "fulfil/o-1 (run 0) is waiting: waiting for an event" in output
     assert "do 'charge' completed: 'payment-o-1'" in output
     assert "log info: charged" in output
     assert "the worker was lost right after commit 1" in output
+    _exported_runs_are_tests(project)
+
+
+def _exported_runs_are_tests(project: Project) -> None:
+    exported = (project.folder / "runs" / "order.json").read_text()
+    assert {fact["key"] for fact in json.loads(exported)["facts"]} >= {"charge"}
+    project.write("runs/renamed.json", exported.replace('"charge"', '"debit"'))
+    project.write("pyproject.toml", ASYNCIO + 'holdfast_runs = ["runs"]\n')
+
+    code, output = project.pytest("-q", "runs")
+
+    assert (code, "1 failed, 1 passed" in output) == (1, True), output
+    assert "renamed.json" in output
+    assert "does not fit the code" in output
 
 
 def test_the_harness_works_with_anyio(project: Project) -> None:
@@ -196,28 +219,6 @@ def test_the_harness_works_with_anyio(project: Project) -> None:
 
     assert code == 0, output
     assert "4 passed" in output
-
-
-def test_exported_runs_are_tests(project: Project) -> None:
-    project.write(
-        "test_export.py",
-        "import shop\n\n\nasync def test_export(harness):\n"
-        "    run = await harness.start(shop.fulfil, 'o-1')\n    await harness.run_until_idle()\n"
-        "    await run.export('runs/order.json')\n",
-    )
-    (project.folder / "runs").mkdir()
-    code, output = project.pytest("-q", "test_export.py")
-    assert code == 0, output
-    project.write("pyproject.toml", ASYNCIO + 'holdfast_runs = ["runs"]\n')
-
-    code, output = project.pytest("-q", "runs")
-    assert (code, "1 passed" in output) == (0, True), output
-
-    project.write("shop.py", SHOP.replace("await charge(order)", "await ship(order)"))
-    code, output = project.pytest("-q", "runs")
-    assert code == 1
-    assert "does not fit the code" in output
-    assert json.loads((project.folder / "runs/order.json").read_text())
 
 
 def test_a_test_without_a_configured_app_is_told_how_to_name_one(project: Project) -> None:

@@ -17,11 +17,13 @@ from holdfast import (
     Outbound,
     OutboundEvent,
     Retry,
+    Secret,
     StepTx,
     Transaction,
     WaitForEventTimeoutError,
     Waiting,
 )
+from holdfast.payloads import Aes
 from holdfast.testing import SentEvent, SimulatedRun, simulate
 
 
@@ -291,3 +293,27 @@ async def test_messages_and_continue_as_new_have_no_findings(seeds: int) -> None
     sent = [SentEvent("deposit", amount, id=f"d{n}") for n, amount in enumerate([5, 6, 7, 0])]
     report = await simulate(app, account, seeds=seeds, events=sent)
     assert [*report.endings] == ["returned 18"]
+
+
+@dataclass
+class Login:
+    user: str
+    password: Secret[str]
+
+
+async def test_an_app_with_codecs_blobs_and_secrets_is_simulated(seeds: int) -> None:
+    app = Holdfast("sqlite://", codec=Aes({"k1": b"k" * 32}), blobs="database", blob_threshold=10)
+
+    @app.step
+    async def check(login: Login) -> Login:
+        return login
+
+    @app.workflow(events={"again": Login})
+    async def enter(ctx: Context, login: Login) -> Login:
+        await check(login)
+        return await check((await ctx.wait_for_event("again", type="again")).payload)
+
+    login: Any = {"user": "ann", "password": "p" * 50}
+    report = await simulate(app, enter, login, seeds=seeds, events=[("again", login)])
+
+    assert report.ok

@@ -146,7 +146,7 @@ class Repair:
         resolution = Resolution(step_key, ok, value, to_ms(self._clock.now()))
         units = self._registry.model(row.kind).units
         if units is not None and ok:
-            self._check_result(row, resolution)
+            resolution = self._checked(row, resolution)
         if row.status is Status.ERRORED:
             await self._retry(row, reason, resolution)
         elif units is not None:
@@ -175,11 +175,12 @@ class Repair:
             raise StateError(f"node {resolution.step!r} of {row.pid} has ended, so it cannot be resolved")
         self._hub.work()
 
-    def _check_result(self, row: RunRecord, resolution: Resolution) -> None:
-        """Check a result against the annotation of its node, if this process has the graph."""
+    def _checked(self, row: RunRecord, resolution: Resolution) -> Resolution:
+        """A result that fits the annotation of its node, if this process has the graph."""
         driver = self._registry.get(row.workflow).unit_driver if row.workflow in self._registry else None
-        if driver is not None:
-            driver.check_result(resolution.step, resolution.value)
+        if driver is None:
+            return resolution
+        return resolution._replace(value=driver.check_result(resolution.step, resolution.value))
 
     def _outcome(self, result: Any, error: str | ErrorInfo | None) -> tuple[bool, bytes]:
         if (result is UNCHANGED) == (error is None):

@@ -15,6 +15,7 @@ from holdfast._version import __version__
 from holdfast.core import codec
 from holdfast.core.facts import Fact, FactState, Log, StoredEvent, StoredLog
 from holdfast.core.model import Status
+from holdfast.core.secret import SECRET_KEY, hidden
 from holdfast.errors import InvalidOptionError
 from holdfast.store.protocol import RunRecord, Snapshot
 
@@ -54,6 +55,20 @@ def to_document(stored: StoredRun, events: list[StoredEvent]) -> dict[str, Any]:
         "logs": [{"n": line.n, **_content(line.log._asdict(), Log._field_defaults)} for line in stored.logs],
         "logCount": stored.snapshot.log_count,
     }
+
+
+def without_secrets(content: Any) -> Any:
+    """A document in which secrets are hidden. A replay of it decodes a hidden ``Secret[str]``."""
+    if isinstance(content, Mapping):
+        return hidden({**dict(map(_without_secret, content.items()))})
+    return [without_secrets(part) for part in content] if isinstance(content, list) else content
+
+
+def _without_secret(field: tuple[str, Any]) -> tuple[str, Any]:
+    name, value = field
+    if name.endswith(_TEXT) and isinstance(value, str) and SECRET_KEY.decode() in value:
+        return name.removesuffix(_TEXT), hidden(codec.plain(value.encode()))
+    return name, without_secrets(value)
 
 
 def from_document(document: Any) -> StoredRun:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from holdfast.core.envelope import SPACE, UNREADABLE, unreadable
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
-from holdfast.core.secret import SECRET_KEY, hidden
+from holdfast.core.secret import SECRET_KEY, hidden, plain_secrets
 from holdfast.core.typed import decoder, untyped
 from holdfast.errors import (
     DamagedRunError,
@@ -26,7 +26,7 @@ from holdfast.errors import (
     ResultInvalidError,
 )
 
-__all__ = ["check_result", "decoder", "displayed", "encode", "plain", "record", "roundtrip"]
+__all__ = ["check_result", "checked", "decoder", "displayed", "encode", "plain", "record", "roundtrip"]
 
 _ESCAPE = "backslashreplace"
 """Error handler that writes lone surrogates, which UTF-8 cannot encode, as JSON escapes: ``\\ud800``."""
@@ -94,6 +94,17 @@ def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
     return decode(value if type(value) in _SCALARS else plain(encoded))
 
 
+def checked(value: Any, encoded: bytes, decode: Callable[[Any], Any], what: str) -> tuple[bytes, Any]:
+    """The bytes to store for a value, and the value as ``roundtrip`` returns it.
+
+    The bytes are ``encoded``, unless a secret in it is not marked: a client, or code without a type checker, may give
+    the plain value.
+    """
+    before = plain_secrets()
+    decoded = roundtrip(value, encoded, decode)
+    return encoded if plain_secrets() == before else encode(decoded, what=what), decoded
+
+
 def record(value: Any, decode: Callable[[Any], Any], limit: int, kind: str, key: str) -> tuple[bytes, Any]:
     """Encode the result of a step: the bytes, and the value as a replay returns it.
 
@@ -104,18 +115,22 @@ def record(value: Any, decode: Callable[[Any], Any], limit: int, kind: str, key:
     if data is None or len(data) > limit:
         data = encode(value, what=f"result of {kind} {key!r}", limit=limit)
     try:
-        return data, roundtrip(value, data, decode)
+        return checked(value, data, decode, kind)
     except ParamsInvalidError as error:
         raise _misfit(f"result of {kind} {key!r}", error) from None
 
 
-def check_result(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> None:
-    """Raise ``ResultInvalidError`` unless a result that is not used in this process fits its annotation."""
-    if decode is not untyped:
-        try:
-            roundtrip(value, encoded, decode)
-        except ParamsInvalidError as error:
-            raise _misfit(what, error) from None
+def check_result(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> bytes:
+    """The bytes to store for a result that is not used in this process.
+
+    Raises ``ResultInvalidError`` unless it fits its annotation.
+    """
+    if decode is untyped:
+        return encoded
+    try:
+        return checked(value, encoded, decode, what)[0]
+    except ParamsInvalidError as error:
+        raise _misfit(what, error) from None
 
 
 def _misfit(what: str, error: ParamsInvalidError) -> ResultInvalidError:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from holdfast.core.functions import Unresolved
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -65,7 +67,21 @@ def _decode(value: Any, validate: Callable[[Any], Any]) -> Secret[Any]:
         value = value.reveal()
     elif isinstance(value, dict) and len(cast("dict[str, Any]", value)) == 1 and MARK in value:
         value = cast("dict[str, Any]", value)[MARK]
+    else:
+        _seen.plain += 1
     return Secret(validate(value))
+
+
+class _Seen:
+    plain = 0
+
+
+_seen = _Seen()
+
+
+def plain_secrets() -> int:
+    """The number of secrets that were decoded from plain values. Such a value is marked before it is stored."""
+    return _seen.plain
 
 
 def secret_form(secret: Secret[Any]) -> dict[str, Any]:
@@ -84,11 +100,19 @@ def hidden(value: Any) -> Any:
 
 
 def has_secret(annotation: Any) -> bool:
-    """True if values of an annotation may contain a secret. Pydantic is not needed for this test."""
+    """True if values of an annotation may contain a secret. Pydantic is not needed for this test.
+
+    Of a name that is not defined yet, the text is the only source.
+    """
     return _has_secret(annotation, set())
 
 
 def _has_secret(annotation: Any, seen: set[int]) -> bool:
+    if isinstance(annotation, Unresolved):
+        try:
+            annotation = annotation.evaluate()
+        except Exception:
+            return "Secret" in repr(annotation)
     if annotation is Secret or get_origin(annotation) is Secret:
         return True
     if id(annotation) in seen:

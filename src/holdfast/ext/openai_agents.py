@@ -206,6 +206,9 @@ class _Copies:
         return model if isinstance(model, Model) else self.provider.get_model(model)
 
     def _tool(self, agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
+        inner = getattr(tool, "_agent_instance", None)
+        if inner is not None and isinstance(inner.model, _StepModel):
+            return tool  # of a durable agent: its own requests and tools are steps
         made = copy.copy(tool)
         made.on_invoke_tool = _StepTool(f"{agent.name}.{tool.name}", tool, self.steps.tool)
         return made
@@ -240,15 +243,23 @@ async def _step(name: str, options: StepOptions, body: Callable[[], Awaitable[An
     return await current_context().call(name, call, retry=options.retry, timeout=options.timeout)
 
 
-@dataclass(slots=True)
 class _StepModel(Model):
-    """A model whose requests are steps in workflow code. The model itself is made when it is first used."""
+    """A model whose requests are steps in workflow code. The model itself is made when it is first used.
 
-    find: Callable[[], Model]
-    name: str
-    options: StepOptions
-    on_event: OnEvent | None
-    stream: str | None
+    Not a dataclass: the framework identifies an agent by its fields, and copies the fields of a dataclass deeply. The
+    client of a model cannot be copied.
+    """
+
+    __slots__ = ("find", "name", "on_event", "options", "stream")
+
+    def __init__(
+        self, find: Callable[[], Model], name: str, options: StepOptions, on_event: OnEvent | None, stream: str | None
+    ) -> None:
+        self.find = find
+        self.name = name
+        self.options = options
+        self.on_event = on_event
+        self.stream = stream
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         if not in_workflow_code():

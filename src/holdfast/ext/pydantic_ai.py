@@ -8,6 +8,7 @@ Outside a workflow the agent is an ordinary agent.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -25,6 +26,7 @@ from holdfast.workflow.context import Context, current_context, in_workflow_code
 
 with extra("pydantic-ai", "holdfast.ext.pydantic_ai"):
     from pydantic import TypeAdapter
+    from pydantic_ai import durable_exec
     from pydantic_ai.agent import EventStreamHandler, ParallelExecutionMode
     from pydantic_ai.capabilities.abstract import WrapRunHandler
     from pydantic_ai.durable_exec import (
@@ -46,6 +48,8 @@ __all__ = ["Approval", "HoldfastDurability", "StepOptions", "approvals"]
 
 Deps = TypeVar("Deps")
 
+_HAS_EXTERNAL_EVENTS = hasattr(durable_exec, "external_event_scope")
+"""False for releases of pydantic-ai before 2.68."""
 _TOOL_OPTIONS = "holdfast"
 """Key of a tool's metadata with the options of its step."""
 
@@ -128,8 +132,16 @@ class HoldfastDurability(BaseDurabilityCapability[Deps]):
     async def wrap_run(self, ctx: RunContext[Deps], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         if self.agent is None:
             return await handler()
-        with self.agent.parallel_tool_call_execution_mode(self._mode):
-            return await handler()
+        waits = self._waits() if self.in_durable_context else nullcontext()
+        with self.agent.parallel_tool_call_execution_mode(self._mode), waits:
+            return await super().wrap_run(ctx, handler=handler)
+
+    def _waits(self) -> AbstractContextManager[None]:
+        if not _HAS_EXTERNAL_EVENTS:
+            return nullcontext()
+        from holdfast.ext.external_events import durable_waits
+
+        return durable_waits(self.name, self._options.event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +241,21 @@ class _StepBackend(JournalCallableOperationBackend[StepOptions]):
         config: StepOptions,
     ) -> object:
         context: Context = current_context()
-        return await context.call(name, _Body(body), retry=config.retry, timeout=config.timeout)
+        called = _Body(body)
+        result = await context.call(name, called, retry=config.retry, timeout=config.timeout)
+        if _HAS_EXTERNAL_EVENTS:
+            durable_exec.record_durable_unit(executed=called.called)  # spans of replayed work are not exported again
+        return result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Body:
     """The body of an operation as a step function. It takes no arguments, and its result is JSON already."""
 
     body: Callable[[], Awaitable[object]] = field(repr=False)
+    called: bool = False
+    """False after a replay, which returns the recorded result."""
 
     async def __call__(self) -> Any:
+        self.called = True
         return await self.body()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
@@ -323,10 +323,14 @@ class Graph(Startable[In, Any]):
 
     def check_types(self) -> None:
         """Raise ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
+        for annotation in self.annotations():
+            check_annotation(annotation)
+
+    def annotations(self) -> Iterator[Any]:
+        """The annotations of all nodes."""
         for spec in self._specs.values():
             for _, function in spec.functions:
-                for annotation in function.annotations:
-                    check_annotation(annotation)
+                yield from function.annotations
 
     @property
     def specs(self) -> Mapping[str, NodeSpec]:

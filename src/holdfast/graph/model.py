@@ -94,6 +94,7 @@ def define(
         unit_driver=GraphDriver(graph, limits),
         inspect=partial(_inspect, graph),
         check=graph.check_types,
+        annotations=graph.annotations,
         pinned=pinned,
         retention=retention,
     )

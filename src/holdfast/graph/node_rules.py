@@ -59,12 +59,13 @@ class GraphDriver:
     def open(self, run: RunRecord, plan: bytes, requests: Requests) -> GraphUnits:
         return GraphUnits(self._graph, run, Shape.of_meta(plan), requests, self._limits)
 
-    def check_result(self, key: str, value: bytes) -> None:
+    def check_result(self, key: str, value: bytes) -> bytes:
         node, bracket, _ = key.partition("[")
         spec = self._graph.specs.get(node)
-        if spec is not None and spec.function is not None:
-            decode = spec.decode if bracket or spec.map is None else codec.decoder(spec.returns)
-            codec.check_result(f"result of node {key!r}", codec.plain(value), value, decode)
+        if spec is None or spec.function is None:
+            return value
+        decode = spec.decode if bracket or spec.map is None else codec.decoder(spec.returns)
+        return codec.check_result(f"result of node {key!r}", codec.plain(value), value, decode)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.client.run_file import without_secrets
 from holdfast.http import responses, view_bodies, wire_views
 from holdfast.http.handlers import Handlers, Id, Name
 from holdfast.http.queries import check_query
@@ -41,11 +42,14 @@ class Views(Handlers):
     async def export(
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_views.ExportParams, Query()]
     ) -> Response:
-        """A run as a document that ``holdfast replay --file`` replays: its input, facts, events and log lines."""
+        """A run as a document that ``holdfast replay --file`` replays: its input, facts, events and log lines.
+
+        Secrets are hidden, unlike in the file of ``run.export``, which only the program itself can write.
+        """
         check_query(request, query)
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        return reply(await client.views.document(*address, run_number=query.runNumber))
+        return reply(without_secrets(await client.views.document(*address, run_number=query.runNumber)))
 
     def _check_enabled(self) -> None:
         if not self._backend.debug:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,6 +11,7 @@ from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.retention import Retention
 from holdfast.core.retry import Retry
+from holdfast.core.secret import has_secret
 from holdfast.errors import (
     DefinitionError,
     ParamsInvalidError,
@@ -84,14 +85,23 @@ class Definition:
     """Starts are collected: a run receives a list of the params of several starts."""
     doc: str = ""
     """The docstring of the code."""
-    has_secret: Callable[[], bool] = lambda: False
-    """True if an annotation of the function contains a ``Secret``."""
+    annotations: Callable[[], Iterable[Any]] = tuple
+    """The annotations of the code, besides those of the input and of the declared events."""
+    _has_secret: bool | None = None
     check: Callable[[], None] = _nothing
     """Raises ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
 
     @property
     def runnable(self) -> bool:
         return self.driver is not None or self.unit_driver is not None
+
+    @property
+    def has_secret(self) -> bool:
+        """True if an annotation contains a ``Secret``. Asked for the first time when the app opens."""
+        if self._has_secret is None:
+            in_events = any(event.has_secret() for event in self.events.values())
+            self._has_secret = in_events or any(map(has_secret, (self.params_type, *self.annotations())))
+        return self._has_secret
 
     @property
     def has_defaults(self) -> bool:
@@ -104,10 +114,7 @@ class Definition:
 
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
         """Encode and check an input, so that no run starts with an input that its code cannot decode."""
-        data = encoded_params(self.name, params, self.decode_params, limits)
-        if data is not None and self.has_secret():  # a client may send a secret as the plain value
-            data = codec.encode(self.decode_params(codec.plain(data)), what="params", limit=limits.params)
-        return data
+        return encoded_params(self.name, params, self.decode_params, limits)
 
     def encode_start(self, params: Any, limits: Limits) -> bytes | None:
         """Encode the input of a start. A run of a workflow with batches receives a list, also for one start."""
@@ -117,10 +124,12 @@ class Definition:
 def encoded_params(workflow: str, params: Any, decode: Callable[[Any], Any], limits: Limits) -> bytes | None:
     data = None if params is None else codec.encode(params, what="params", limit=limits.params)
     try:
-        decode(None) if data is None else codec.roundtrip(params, data, decode)
+        if data is not None:
+            return codec.checked(params, data, decode, "params")[0]
+        decode(None)
     except ParamsInvalidError as error:
         raise ParamsInvalidError(f"params do not fit workflow {workflow!r}: {error}", error.issues) from None
-    return data
+    return None
 
 
 class Registry:
@@ -150,8 +159,8 @@ class Registry:
         """Declared schedules by name."""
         self.codecs: dict[str, Any] = {}
         """Codecs of workflows that have codecs of their own, by name."""
-        self.secrets: dict[str, Callable[[], bool]] = {}
-        """Tests whether the annotations of a workflow or step contain a secret, by what they are named in errors."""
+        self.step_secrets: dict[str, Callable[[], bool]] = {}
+        """Tests whether the annotations of a step contain a secret, by the name of the step."""
         self.redacted: tuple[str, ...] = ()
         """Names whose values views hide, besides the default ones."""
 
@@ -181,6 +190,11 @@ class Registry:
             definition.check()
         for check in self._steps.values():
             check()
+
+    def with_secrets(self) -> Iterator[tuple[str, str]]:
+        """The kinds and names of the definitions and steps whose annotations contain a secret."""
+        yield from ((definition.kind, definition.name) for definition in self if definition.has_secret)
+        yield from (("step", name) for name, has in self.step_secrets.items() if has())
 
     def replace(self, definition: Definition) -> None:
         """Add a definition, or replace the definition of the same name. A graph is replaced when a node is added."""

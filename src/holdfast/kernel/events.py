@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_event_type
+from holdfast.core.secret import has_secret
 from holdfast.core.show import shown
 from holdfast.errors import DamagedRunError, EventInvalidError, InvalidOptionError, ParamsInvalidError
 
@@ -29,6 +31,8 @@ class DeclaredEvent:
     """Decoder for a payload that is about to be sent; accepts only the documented JSON form."""
     decode: Decode
     """Decoder for a payload that was received."""
+    has_secret: Callable[[], bool]
+    """True if a payload may contain a ``Secret``."""
 
 
 Events = Mapping[str, DeclaredEvent]
@@ -46,12 +50,25 @@ def declared_events(events: Any, limits: Limits) -> Events:
 
 
 def _declared(type_: str, annotation: Any) -> DeclaredEvent:
-    return DeclaredEvent(type_, annotation, codec.decoder(annotation, exact=True), codec.decoder(annotation))
+    exact, lenient = codec.decoder(annotation, exact=True), codec.decoder(annotation)
+    return DeclaredEvent(type_, annotation, exact, lenient, cache(partial(has_secret, annotation)))
 
 
-def check_payload(workflow: str, event: DeclaredEvent, payload: bytes | None) -> None:
-    """Raise ``EventInvalidError`` unless the payload fits the type that the workflow declares for the event."""
-    _decoded(event.type, payload, event.check, f"the payload of event {event.type!r} does not fit {workflow!r}")
+def checked_payload(workflow: str, event: DeclaredEvent, payload: bytes | None) -> bytes | None:
+    """The payload as it is stored; a client may send a secret as the plain value.
+
+    Raises ``EventInvalidError`` unless the payload fits the type that the workflow declares for the event.
+    """
+
+    def stored(value: Any) -> bytes | None:
+        if payload is not None:
+            return codec.checked(value, payload, event.check, "payload")[0]
+        event.check(value)
+        return None
+
+    problem = f"the payload of event {event.type!r} does not fit {workflow!r}"
+    found: bytes | None = _decoded(event.type, payload, stored, problem)
+    return found
 
 
 def read_payload(type_: str, payload: bytes | None, decode: Decode) -> Any:

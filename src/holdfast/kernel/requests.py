@@ -20,7 +20,7 @@ from holdfast.core.show import shown
 from holdfast.core.start_policies import Debounce, Dedupe
 from holdfast.errors import InvalidInstanceIdError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Definition, Registry
-from holdfast.kernel.events import check_payload
+from holdfast.kernel.events import checked_payload
 from holdfast.kernel.flow import check_queue
 from holdfast.kernel.options import RunOptions
 from holdfast.kernel.start_policies import (
@@ -320,9 +320,7 @@ class Requests:
         """Encode a payload and check it against the workflow's declared type of the event."""
         data = self.payload(payload)
         declared = self._registry.events(workflow).get(type)
-        if declared is not None:
-            check_payload(workflow, declared, data)
-        return data
+        return data if declared is None else checked_payload(workflow, declared, data)
 
     @property
     def limits(self) -> Limits:

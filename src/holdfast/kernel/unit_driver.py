@@ -64,8 +64,11 @@ class Units(Protocol):
 class UnitDriver(Protocol):
     def open(self, run: RunRecord, plan: bytes, requests: Requests) -> Units: ...
 
-    def check_result(self, key: str, value: bytes) -> None:
-        """Raise ``ResultInvalidError`` if an encoded result does not fit the annotation of the unit's function."""
+    def check_result(self, key: str, value: bytes) -> bytes:
+        """The bytes to store for the result of a unit.
+
+        Raises ``ResultInvalidError`` if it does not fit the annotation of the unit's function.
+        """
         ...
 
 

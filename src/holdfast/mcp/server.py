@@ -24,6 +24,7 @@ from holdfast.client import Handle
 from holdfast.client.audit import audit
 from holdfast.client.replaying import Replayer
 from holdfast.core.actor import check_actor, current_actor
+from holdfast.core.functions import resolved
 from holdfast.core.model import Status
 from holdfast.errors import (
     HoldfastError,
@@ -35,6 +36,7 @@ from holdfast.errors import (
 from holdfast.extras import extra
 from holdfast.kernel.requests import Requests
 from holdfast.mcp.access import AuthorizedServer
+from holdfast.mcp.pages import page, titles
 from holdfast.ports import milliseconds
 from holdfast.store.protocol import RecordAction
 
@@ -67,6 +69,7 @@ continues after its last recorded step when there was a crash or a deploy.
 - A workflow that is offered as a tool has the workflow's name. A call that takes long returns with `done: false` and
   the run's id; call the tool again with that `run_id` to continue waiting. The run continues meanwhile.
 - `check_code` replays open runs on the code of this server, and reports those that do not fit.
+- The resource `holdfast://docs` lists pages of the documentation, such as `holdfast://docs/repair`.
 """
 
 
@@ -113,7 +116,7 @@ def _described(description: str) -> str:
 
 def _workflow_tool(writing: _Writing, name: str) -> Callable[..., Any]:
     """A tool that starts a workflow and waits for its result, with the workflow's own type as its schema."""
-    params_type = writing.app.registry.get(name).params_type
+    params_type = resolved(writing.app.registry.get(name).params_type)
 
     async def call(params: Any = None, run_id: str | None = None, wait_seconds: float = 50.0) -> dict[str, Any]:
         run = await writing.start(name, params, run_id)
@@ -146,6 +149,14 @@ def _add_resources(server: MCPServer[Any], app: Holdfast) -> None:
     def guide() -> str:
         return _GUIDE
 
+    @server.resource("holdfast://docs", mime_type="application/json", description="Pages of the documentation.")
+    def docs() -> dict[str, str]:
+        return titles()
+
+    @server.resource("holdfast://docs/{name}", mime_type="text/markdown", description="A page of the documentation.")
+    def doc(name: str) -> str:
+        return page(name)
+
     @server.resource("holdfast://workflows", mime_type="application/json", description="The workflows of the app.")
     def workflows() -> list[dict[str, Any]]:
         return [{"name": definition.name, "kind": definition.kind} for definition in app.registry]
@@ -164,7 +175,7 @@ def _schema(annotation: Any) -> Any:
     if annotation is None:
         return None
     try:
-        return TypeAdapter(annotation).json_schema()
+        return TypeAdapter(resolved(annotation)).json_schema()
     except Exception:  # pydantic raises many classes for types without a schema
         return {}
 

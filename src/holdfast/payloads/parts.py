@@ -14,9 +14,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from holdfast.core.blob import Blob
-from holdfast.errors import InvalidOptionError, PayloadError, PayloadTooLargeError
-from holdfast.kernel.attempt import current_attempt
-from holdfast.payloads.blobs import Blobs
+from holdfast.errors import InvalidOptionError, PayloadError, PayloadTooLargeError, StateError
+from holdfast.kernel.attempt import Transaction, current_attempt
+from holdfast.payloads.blobs import Blobs, DatabaseBlobs
 from holdfast.payloads.codecs import Aes, CodecChain
 from holdfast.payloads.store import PayloadStore
 from holdfast.ports import SystemRandomness
@@ -46,6 +46,7 @@ class BlobParts:
         """
         if isinstance(parts, str | bytes | bytearray | memoryview):
             raise TypeError("app.blobs.write takes an iterator of bytes; for one piece give [data]")
+        self._check_transaction()
         blob = _RANDOM.uuid4().hex
         key = _RANDOM.bytes(32) if self._encrypts() else None
         frames, digest, size = _Frames(blob, self._chain(key)), hashlib.sha256(), 0
@@ -58,6 +59,15 @@ class BlobParts:
                 digest.update(part)
                 await out.write(frames.encode(part))
         return Blob(blob, size, digest.hexdigest(), key)
+
+    def _check_transaction(self) -> None:
+        attempt = current_attempt.get()
+        in_database = isinstance(self._blobs.blob_store, DatabaseBlobs)
+        if in_database and attempt is not None and attempt.call.wants_tx is Transaction:
+            raise StateError(
+                f"step {attempt.key!r} has a Transaction, so it cannot write blobs to the database: they would wait for"
+                " the end of the transaction. Write them in another step, or use StepTx"
+            )
 
     async def read(self, blob: Blob) -> AsyncIterator[bytes]:
         """Iterate over the bytes of a blob. Raises ``PayloadError`` if they are missing or damaged.

@@ -80,6 +80,8 @@ class PayloadStore:
     def __getattr__(self, name: str) -> Any:
         if name == "collect_blobs" and self.blob_store is not None:
             return self.blob_store.collect
+        if name == "prepare_blobs" and self.blob_store is not None:
+            return self.blob_store.prepare
         return getattr(self.inner, name)
 
     # --- one value, for other parts of the engine that store values of a run
@@ -100,14 +102,14 @@ class PayloadStore:
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         created = await self._write(
             runs, lambda seal: [seal.new_run(new) for new in runs],
-            lambda sealed: self.inner.create(sealed, connection=connection),
+            lambda sealed: self.inner.create(sealed, connection=connection), inline=self._beside(connection),
         )  # fmt: skip
         return await self._reply(lambda opening: [self._created(opening, one) for one in created])
 
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
         sent = await self._write(
             events, lambda seal: [seal.new_event(event) for event in events],
-            lambda sealed: self.inner.send(sealed, connection=connection),
+            lambda sealed: self.inner.send(sealed, connection=connection), inline=self._beside(connection),
         )  # fmt: skip
         return await self._reply(lambda opening: [self._sent(opening, one) for one in sent])
 
@@ -204,9 +206,18 @@ class PayloadStore:
 
         On SQLite the write of a blob would wait for that transaction, which waits for this commit.
         """
-        if self.blob_store is None or not isinstance(self.blob_store.blob_store, DatabaseBlobs):
-            return False
-        return any(commit.observed.transaction is not None for commit in commits)
+        return self._in_database and any(commit.observed.transaction is not None for commit in commits)
+
+    def _beside(self, connection: Any) -> bool:
+        """True if the rows are written in a transaction of the caller, and blobs go to the same database.
+
+        On SQLite the write of a blob would wait for that transaction, which waits for this call.
+        """
+        return self._in_database and connection is not None
+
+    @property
+    def _in_database(self) -> bool:
+        return self.blob_store is not None and isinstance(self.blob_store.blob_store, DatabaseBlobs)
 
     def _repeated(self, key: tuple[int, ...], originals: Sequence[Any]) -> tuple[list[Any] | None, list[str]]:
         """The sealed form of the same objects and its blobs, if an earlier call with them failed."""

@@ -90,8 +90,7 @@ class ReplayDriver:
     def encode_output(self, value: Any) -> bytes:
         what = f"result of workflow {self.name!r}"
         data = codec.encode(value, what=what, limit=self._limits.output)
-        codec.check_result(what, value, data, self._types.output)
-        return data
+        return codec.check_result(what, value, data, self._types.output)
 
 
 @dataclass(slots=True, eq=False)

@@ -48,7 +48,7 @@ def client() -> SyncClient:
             _refuse_own_lock()
             app = project_app()
             beside = Holdfast(app.url, schema=app.schema, limits=app.limits, telemetry=app.telemetry)
-            beside.registry, beside.program = app.registry, app.program
+            beside.registry, beside.program, beside.payloads = app.registry, app.program, app.payloads
             opened = beside.sync()
             opened.open()
             _clients[process] = opened

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.core.durations import Duration
 from holdfast.core.retry import Retry
-from holdfast.errors import NonRetryableError
+from holdfast.errors import EventInvalidError, NonRetryableError
 from holdfast.ext.langgraph.outcome import Interruption, Outcome, OutcomeCodec
 from holdfast.ext.langgraph.saver import configurable
 from holdfast.ext.options import StepOptions
@@ -178,7 +178,11 @@ class _Execution:
         answers: dict[str, Any] = {}
         while waiting:
             name = f"{event} {self.context.uuid4().hex[:8]} for {', '.join(waiting)}"[:200]
-            answer = (await self.context.wait_for_event(name, type=event, timeout=timeout, payload=Answer)).payload
+            try:
+                answer = (await self.context.wait_for_event(name, type=event, timeout=timeout, payload=Answer)).payload
+            except EventInvalidError as error:
+                self.context.log.warning(f"an event of the type {event!r} is ignored: {error}")
+                continue
             node = next(iter(waiting)) if answer.node is None else answer.node
             if node in waiting:
                 answers[waiting.pop(node)] = answer.value

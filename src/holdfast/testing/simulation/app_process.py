@@ -115,7 +115,8 @@ class AppProcess:
             max_wait=WORKER_POLL_SECONDS,
         )
         app = copy_of(self._app, Runtime(clock, _Randomness(mixed(0, f"{self.name}.{self.lives}"))))
-        opened = OpenApp(app, cast("Store", store), _Timers(self._loop, clock), _Spawn())
+        # Nonces are random, and the simulation reads the rows itself.
+        opened = OpenApp(app, cast("Store", store), _Timers(self._loop, clock), _Spawn(), plain=True)
         self._lives.append(opened)
         if self._config is not None and self._calls is not None:
             opened.ports.function = self._calls.function

@@ -27,6 +27,12 @@ async def fulfil(ctx: Context, order: dict[str, int | str]) -> int:
 
 
 @app.workflow
+async def told(ctx: Context, text: str) -> str:
+    event = await ctx.wait_for_event("go", type="go")
+    return f"{text} {event.payload}"
+
+
+@app.workflow
 async def failing(ctx: Context) -> None:
     await ctx.do("fail", sync_to_async(_fail), retry=Retry(limit=0))
 

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from holdfast.ext.django.project import database_url, project_app
 
 _TARGET = "holdfast.ext.django:app"
-_OF_APP = ("worker", "serve", "dev", "check", "replay", "simulate", "mcp")
+_OF_APP = ("worker", "serve", "dev", "check", "replay", "simulate", "mcp", "reencrypt")
 _OF_DATABASE = ("migrate", "doctor", "prune", "export")
 
 
