@@ -72,6 +72,7 @@ class MoveRequest(TypedDict):
     """The version (``WorkerConfig.version``) of the workers that are to execute the run."""
 
     version: Annotated[str, Field(min_length=1, max_length=100, pattern="^[!-~]+$")]
+    reason: NotRequired[Reason]
 
 
 @strict
