@@ -286,7 +286,7 @@ def remote_command(
     """Add the shared options to ``command``, and pass it a ``Remote`` made from them as its first argument.
 
     ``default_url``: the base URL of a command that does not always need a server. A command with a parameter of the
-    type ``typer.Context`` is that of a group: if a command of the group is called, this one is not, and takes no options.
+    type ``typer.Context`` is that of a group. If a command of the group is called, the group has no effect.
     """
 
     @functools.wraps(command)
