@@ -173,7 +173,7 @@ async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
         client = app._opened().client
         # A process that died after its first batch.
         jobs = client.bulk_jobs
-        jobs._stopped = True
+        jobs.stop()
         job_id = await jobs.create("delete", [Filter(status="errored")], {})
         await client.local.wait()
         job = await jobs.get(job_id)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Context, ErrorInfo, Holdfast, Retry, StepError
+from holdfast.client.replaying import Replayer
 from holdfast.errors import InvalidOptionError, ResultInvalidError, StateError
 from repair.conftest import Open
 from repair.test_retry import ONCE, Calls
@@ -211,9 +212,8 @@ async def test_a_step_that_is_neither_open_nor_failed_cannot_be_resolved(opened:
             await run.resolve("a", result=1)
 
 
-async def test_a_result_that_does_not_fit_the_step_is_ignored_with_a_warning(opened: Open) -> None:
-    app, calls = Holdfast("sqlite://"), Calls()
-    calls.failing = {"n"}
+def _numbers(calls: Calls) -> Holdfast:
+    app = Holdfast("sqlite://")
 
     @app.step(retry=OFTEN)
     async def number() -> int:
@@ -222,19 +222,65 @@ async def test_a_result_that_does_not_fit_the_step_is_ignored_with_a_warning(ope
 
     @app.workflow
     async def flow(ctx: Context) -> int:
-        return await number()
+        first = await number()
+        await ctx.wait_for_event("go", type="go")
+        return first + await number()
 
-    async with opened(app) as h:
-        run = await h.start(flow)
+    return app
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["open", "errored"])
+async def test_a_result_that_does_not_fit_the_step_is_refused(opened: Open, once: bool) -> None:
+    calls = Calls()
+    calls.failing = {"n"}
+    async with opened(_numbers(calls)) as h:
+        run = await h.start("flow")
         await h.run_until_idle()
-        await run.resolve("number", result="text")
+        if once:
+            await h.advance("30 days")
+            assert (await run.status()).status == "errored"
+
+        with pytest.raises(ResultInvalidError, match=r"would be parked with this result: .*'number'"):
+            await run.resolve("number", result="text")
+
+        assert (await run.describe()).run_number == 0
+        await run.resolve("number", result=4)
+        await run.send_event("go")
+        calls.failing = set()
+        await h.run_until_idle()
+        assert await run.result(timeout=5) == 7
+
+
+async def test_a_fork_with_a_result_that_does_not_fit_is_refused(opened: Open) -> None:
+    calls = Calls()
+    async with opened(_numbers(calls)) as h:
+        run = await h.start("flow")
+        await run.send_event("go")
+        await h.run_until_idle()
+        assert await run.result(timeout=5) == 6
+
+        with pytest.raises(ResultInvalidError, match="'number'"):
+            await run.fork(before="number#2", id="f", outputs={"number": "text"})
+
+        fork = await run.fork(before="number#2", id="f", outputs={"number": 10})
+        await h.run_until_idle()
+        assert await fork.result(timeout=5) == 13
+
+
+async def test_a_result_that_a_process_without_the_code_sends_is_ignored_with_a_warning_if_it_does_not_fit(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    calls.failing = {"n"}
+    async with opened(_numbers(calls)) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        with monkeypatch.context() as patched:
+            patched.setattr(Replayer, "has_code", lambda *_args: False)
+            await run.resolve("number", result="text")
         await h.run_until_idle()
         assert (await run.status()).status == "waiting"
         assert ["does not fit" in line.message for line in await run.logs(category="system")] == [True]
-        await run.resolve("number", result=4)
-        await h.run_until_idle()
-
-        assert await run.result(timeout=5) == 4
 
 
 def _graph(calls: Calls) -> Holdfast:

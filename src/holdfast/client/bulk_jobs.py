@@ -16,7 +16,7 @@ from holdfast.core import codec
 from holdfast.core.actor import current_actor
 from holdfast.core.filters import Filter
 from holdfast.core.model import from_ms, optional_from_ms
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import AppClosedError, HoldfastError, StoreError
 from holdfast.store.protocol import (
     REFUSED,
     AuditQuery,
@@ -67,31 +67,25 @@ class BulkJobs:
         self._requests = requests
         self._owner = requests.new_id()
         self._running: set[str] = set()
-        self._watching = False
+        self._next_look: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
 
     def watch(self) -> None:
         """Take up jobs of processes that have ended, now and after each lease, until ``stop``."""
-        if not self._watching and not self._stopped.is_set():
-            self._watching = True
-            self._local.run_in_background(self._watch())
+        if self._next_look is None and not self._stopped.is_set():
+            self._look()
 
-    async def _watch(self) -> None:
-        while not self._stopped.is_set():
-            await self._watch_once()
-            await self._stopped_within(_LEASE_MS / 1000)
+    def _look(self) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(_LEASE_MS / 1000, self._look)
+        self._local.run_in_background(self._take_up())
 
-    async def _watch_once(self) -> None:
+    async def _take_up(self) -> None:
         try:
             await self.resume()
+        except AppClosedError:  # the harness closes its store without closing the client
+            self.stop()
         except StoreError as error:
             _log.warning("bulk jobs: the store failed (%s), trying again after %d ms", error, _LEASE_MS)
-
-    async def _stopped_within(self, seconds: float) -> bool:
-        """Wait; returns True, at once, if the client is closed meanwhile."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), seconds)
-        return self._stopped.is_set()
 
     async def create(
         self, action: str, filters: Sequence[Filter], arguments: Mapping[str, Any], *, rate: float | None = None
@@ -134,6 +128,8 @@ class BulkJobs:
     def stop(self) -> None:
         """Stop working after the current batches; another process, or the next start, continues."""
         self._stopped.set()
+        if self._next_look is not None:
+            self._next_look.cancel()
 
     async def _run(self, row: BulkJobRow) -> None:
         content = codec.plain(row.content)
@@ -168,7 +164,8 @@ class BulkJobs:
         """Wait until the next instances are due, and keep the lease; returns False if this process must not go on."""
         while seconds > 0:
             part = min(seconds, _LEASE_MS / 3000)
-            await self._stopped_within(part)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), part)
             seconds -= part
             if (seconds > 0 or self._stopped.is_set()) and not await self._save(id, position, result):
                 return False
