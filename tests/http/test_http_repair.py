@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from http_api import Api, client_of
 
-from holdfast import Authorize, AuthRequest, Context, Filter, Holdfast, Retry
+from holdfast import Authorize, AuthRequest, BearerTokens, Context, Filter, Holdfast, Retry
 from holdfast.client.bulk_jobs import BulkJobs
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
@@ -187,6 +187,22 @@ async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
 
         assert (job["total"], job["done"]) == (60, 60)
         assert (await app.list()).items == []
+
+
+@pytest.mark.above_the_store
+async def test_a_bulk_action_that_sends_events_needs_the_right_to_send_events() -> None:
+    tokens = {"m" * 20: ["manage"], "s" * 20: ["manage", "send_event"]}
+    app = _app([], authorize=BearerTokens(tokens))
+    async with Harness(app, seed=7), client_of(app.asgi()) as http:
+        body = {"action": "sendEvent", "filter": {"workflow": "order"}, "arguments": {"type": "go"}}
+        statuses = {}
+        for action in ("sendEvent", "pause"):
+            for token in tokens:
+                headers = {"authorization": f"Bearer {token}"}
+                sent = await Api(http).send("POST", "/_bulk", json={**body, "action": action}, headers=headers)
+                statuses[action, token[0]] = sent.status_code
+
+    assert statuses == {("sendEvent", "m"): 403, ("sendEvent", "s"): 200, ("pause", "m"): 200, ("pause", "s"): 200}
 
 
 @pytest.mark.above_the_store
