@@ -57,7 +57,8 @@ def create_many(
         except CommandFailedError as error:
             raise CommandFailedError(f"lines {lines[0].number} to {lines[-1].number}: {error}") from None
         created, total = created + len(page.list("instances")), total + len(lines)
-    typer.echo(f"{created} of {total} instances are created; the others existed already.")
+    others = "" if created == total else f"; {total - created} existed already"
+    typer.echo(f"{created} instances are created{others}.")
 
 
 def _batches(file: TextIO) -> Iterator[list[_Line]]:
