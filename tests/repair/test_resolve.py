@@ -189,6 +189,37 @@ async def test_a_node_of_an_errored_graph_is_resolved(opened: Open, ok: bool) ->
         assert (await run.status()).status == ("complete" if ok else "errored")
 
 
+async def test_a_failed_item_of_an_errored_graph_is_resolved(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"item 1", "item 2"}
+    graph = app.graph("g")
+
+    @graph.node
+    async def source() -> list[int]:
+        return [0, 1, 2]
+
+    @graph.node(map=source, retry=ONCE)
+    async def each(source: int) -> int:
+        calls.call(f"item {source}")
+        return 10 * source
+
+    async with opened(app) as h:
+        run = await h.start(graph)
+        await h.run_until_idle()
+        with pytest.raises(StateError, match=r"failed steps: 'each', 'each\[1\]', 'each\[2\]'"):
+            await run.resolve("each[0]", result=1)
+        with pytest.raises(StateError, match="resolve node 'each' with an error"):
+            await run.resolve("each[1]", error="never")
+        await run.resolve("each[1]", result=7)
+        await h.run_until_idle()
+        assert (await run.status()).status == "errored"
+        await run.resolve("each[2]", result=8)
+        await h.run_until_idle()
+
+        assert (await run.results())["each"] == [0, 7, 8]
+        assert sorted(calls) == ["item 0", "item 1", "item 2", "item 2"]
+
+
 async def test_a_step_that_is_neither_open_nor_failed_cannot_be_resolved(opened: Open) -> None:
     calls = Calls()
     calls.failing = {"a", "b"}
