@@ -194,12 +194,12 @@ async def test_a_bulk_action_that_sends_events_needs_the_right_to_send_events() 
     tokens = {"m" * 20: ["manage"], "s" * 20: ["manage", "send_event"]}
     app = _app([], authorize=BearerTokens(tokens))
     async with Harness(app, seed=7), client_of(app.asgi()) as http:
-        body = {"action": "sendEvent", "filter": {"workflow": "order"}, "arguments": {"type": "go"}}
         statuses = {}
-        for action in ("sendEvent", "pause"):
+        for action, arguments in (("sendEvent", {"type": "go"}), ("pause", {})):
+            body = {"action": action, "filter": {"workflow": "order"}, "arguments": arguments}
             for token in tokens:
                 headers = {"authorization": f"Bearer {token}"}
-                sent = await Api(http).send("POST", "/_bulk", json={**body, "action": action}, headers=headers)
+                sent = await Api(http).send("POST", "/_bulk", json=body, headers=headers)
                 statuses[action, token[0]] = sent.status_code
 
     assert statuses == {("sendEvent", "m"): 403, ("sendEvent", "s"): 200, ("pause", "m"): 200, ("pause", "s"): 200}
@@ -225,6 +225,13 @@ async def test_an_invalid_bulk_request_is_400_and_a_confined_one_is_confined() -
             {"action": "retry"},
             {"action": "sendEvent", "filter": {"status": "errored"}},
             {"action": "fork", "filter": {"status": "errored"}},
+            {"action": "cancel", "filter": {"status": "errored"}, "arguments": {"deadlineMs": "soon"}},
+            {"action": "cancel", "filter": {"status": "errored"}, "arguments": {"deadlineMs": 10**30}},
+            {"action": "cancel", "filter": {"status": "errored"}, "arguments": {"deadline": 5}},
+            {"action": "move", "filter": {"status": "errored"}, "arguments": {"version": "a b"}},
+            {"action": "fork", "filter": {"status": "errored"}, "arguments": {"before": "pay", "outputs": [1]}},
+            {"action": "sendEvent", "filter": {"status": "errored"}, "arguments": {"type": "go", "id": 5}},
+            {"action": "retry", "filter": {"status": "errored"}, "arguments": {"type": "go"}},
         ):
             assert (await api.send("POST", "/_bulk", json=body)).status_code == 400, body
         dry = await _send(api, "POST", "/_bulk", action="delete", filter={"status": "errored"}, dryRun=True)
