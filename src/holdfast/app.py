@@ -316,12 +316,12 @@ class Holdfast(Definitions, AppViews):
         No effect on an app that is open already.
         """
         async with nullcontext() if self._lifetime.current is not None else self:
-            await self._opened().client.bulk_jobs.resume()
+            self._opened().client.bulk_jobs.watch()
             yield
 
     @asynccontextmanager
     async def _lifespan_of_client(self, _asgi: Any = None) -> AsyncIterator[None]:
         """As ``lifespan``, without a worker."""
         async with nullcontext() if self._lifetime.current is not None else self.connect():
-            await self._opened().client.bulk_jobs.resume()
+            self._opened().client.bulk_jobs.watch()
             yield

@@ -76,7 +76,7 @@ def _handler(script: ScriptedServer) -> type[BaseHTTPRequestHandler]:
                 script.responses.popleft() if script.responses else Response(418, {"message": "no response left"})
             )
 
-        do_POST = do_PUT = do_GET
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
         def _respond(self, response: Response) -> None:
             script.stopping.wait(response.delay)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import apsw
 import asyncpg
 import pytest
+from typer.testing import CliRunner
 
 from apps import MakeApp
 from holdfast import Context, Holdfast, WorkerConfig
 from holdfast.cli import doctor
 from holdfast.cli.doctor import _examine
+from holdfast.cli.main import cli
 from holdfast.store.protocol.diagnosis import Counts, Finding, Severity, Waiting, examine_counts, examine_waiting
 from holdfast.store.sqlite import doctor as sqlite_doctor
 
@@ -100,12 +104,23 @@ def test_waiting_tasks_are_explained(waiting: Waiting, known: frozenset[str] | N
 
     assert finding.check == check
     assert finding.fix is not None
+    check_commands(finding.fix)
+
+
+def check_commands(fix: str) -> None:
+    """Check that the commands in an instruction exist, with these options."""
+    for command in re.findall("`(holdfast [^`]+)`", fix) or [fix] * fix.startswith("holdfast"):
+        done = CliRunner().invoke(cli, [*shlex.split(command)[1:], "--help"])
+        assert done.exit_code == 0, (command, done.output)
 
 
 def test_counts_that_need_attention_are_reported() -> None:
     counts = Counts("it was moved to x", 1, 2_000_000, 3, 4, 5, 2**62 + 1, ())
 
-    found = [(one.severity, one.check) for one in examine_counts(counts, retention=None)]
+    findings = [*examine_counts(counts, retention=None)]
+    found = [(one.severity, one.check) for one in findings]
+    for one in findings:
+        check_commands(one.fix or "")
 
     assert found == [
         (Severity.ERROR, "fence"),

@@ -7,13 +7,16 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.main import cli
 from postgres_server import new_database
 
 from .live import LiveServer
 from .running import holdfast
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+INLINE = re.compile("`(holdfast [^`]*)`")
 BLOCK = re.compile(r"^ *```console\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 APP = """
@@ -99,6 +102,16 @@ def test_every_command_of_the_page_succeeds(tmp_path: Path) -> None:
 def expected(words: list[str]) -> int:
     """The exit code: the check finds the run whose code was changed, and a fork differs from its origin."""
     return 1 if words[1] == "check" or words[1:3] == ["instances", "diff"] else 0
+
+
+def test_commands_within_the_text_have_valid_options() -> None:
+    """They are not run, because they do not end, or because their result depends on the program."""
+    inline = [code for code in INLINE.findall(BLOCK.sub("", PAGE.read_text())) if " " in code]
+    assert "holdfast worker shop:app --queue mail --processes 4" in inline
+
+    for command in inline:
+        done = CliRunner().invoke(cli, [*shlex.split(command)[1:], "--help"])
+        assert done.exit_code == 0, (command, done.output)
 
 
 def test_the_page_covers_every_common_failure() -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 MANAGEMENT = (
     "instances",
     "control_commands",
+    "create_many",
     "repair_commands",
     "selection",
     "start_options",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -115,6 +116,25 @@ def test_a_list_takes_the_fields_of_a_filter() -> None:
     assert path.startswith(f"{BASE}/_instances?")
     for part in ("error=KeyError", "workflow=fulfil", "queue=slow", "idPrefix=a", "endedAfter="):
         assert part in path
+
+
+def test_a_list_takes_times_and_the_hint_for_its_next_page_repeats_them() -> None:
+    times = ["--created-after", "2026-01-01", "--ended-before", "2026-02-01T00:00:00+01:00"]
+
+    listed = {
+        "id": "o-1",
+        "workflowName": "f",
+        "details": {"status": "active"},
+        "createdAt": "2026-01-01T00:00:00.000Z",
+    }
+
+    page = {"instances": [listed], "hasNextPage": True, "nextCursor": "c"}
+    done, [(_, path, _)] = _run("list", *times, responses=[page])
+
+    assert done.returncode == 0, done.stderr
+    query = {"createdAfter": "2026-01-01T00:00:00+00:00", "endedBefore": "2026-02-01T00:00:00+01:00"}
+    assert path == f"{BASE}/_instances?{urlencode(query)}"
+    assert f"--created-after {query['createdAfter']} --ended-before {query['endedBefore']}" in done.stdout
 
 
 def test_the_attributes_of_a_filter_are_compared_as_those_of_a_list() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from http_api import Api, client_of
 
-from holdfast import Authorize, AuthRequest, Context, Filter, Holdfast, Retry
+from holdfast import Authorize, AuthRequest, BearerTokens, Context, Filter, Holdfast, Retry
 from holdfast.client.bulk_jobs import BulkJobs
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
@@ -177,7 +177,7 @@ async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
         client = app._opened().client
         # A process that died after its first batch.
         jobs = client.bulk_jobs
-        jobs._stopped = True
+        jobs.stop()
         job_id = await jobs.create("delete", [Filter(status="errored")], {})
         await client.local.wait()
         job = await jobs.get(job_id)
@@ -191,6 +191,22 @@ async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
 
         assert (job["total"], job["done"]) == (60, 60)
         assert (await app.list()).items == []
+
+
+@pytest.mark.above_the_store
+async def test_a_bulk_action_that_sends_events_needs_the_right_to_send_events() -> None:
+    tokens = {"m" * 20: ["manage"], "s" * 20: ["manage", "send_event"]}
+    app = _app([], authorize=BearerTokens(tokens))
+    async with Harness(app, seed=7), client_of(app.asgi()) as http:
+        statuses = {}
+        for action, arguments in (("sendEvent", {"type": "go"}), ("pause", {})):
+            body = {"action": action, "filter": {"workflow": "order"}, "arguments": arguments}
+            for token in tokens:
+                headers = {"authorization": f"Bearer {token}"}
+                sent = await Api(http).send("POST", "/_bulk", json=body, headers=headers)
+                statuses[action, token[0]] = sent.status_code
+
+    assert statuses == {("sendEvent", "m"): 403, ("sendEvent", "s"): 200, ("pause", "m"): 200, ("pause", "s"): 200}
 
 
 @pytest.mark.above_the_store
@@ -213,6 +229,13 @@ async def test_an_invalid_bulk_request_is_400_and_a_confined_one_is_confined() -
             {"action": "retry"},
             {"action": "sendEvent", "filter": {"status": "errored"}},
             {"action": "fork", "filter": {"status": "errored"}},
+            {"action": "cancel", "filter": {"status": "errored"}, "arguments": {"deadlineMs": "soon"}},
+            {"action": "cancel", "filter": {"status": "errored"}, "arguments": {"deadlineMs": 10**30}},
+            {"action": "cancel", "filter": {"status": "errored"}, "arguments": {"deadline": 5}},
+            {"action": "move", "filter": {"status": "errored"}, "arguments": {"version": "a b"}},
+            {"action": "fork", "filter": {"status": "errored"}, "arguments": {"before": "pay", "outputs": [1]}},
+            {"action": "sendEvent", "filter": {"status": "errored"}, "arguments": {"type": "go", "id": 5}},
+            {"action": "retry", "filter": {"status": "errored"}, "arguments": {"type": "go"}},
         ):
             assert (await api.send("POST", "/_bulk", json=body)).status_code == 400, body
         dry = await _send(api, "POST", "/_bulk", action="delete", filter={"status": "errored"}, dryRun=True)

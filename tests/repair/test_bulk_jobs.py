@@ -90,13 +90,71 @@ async def test_an_interrupted_bulk_send_delivers_the_event_once(make_app: MakeAp
         assert [await run.result("20 seconds") for run in runs] == [1, 1, 1]
 
 
+async def test_a_slow_bulk_action_keeps_its_lease_and_does_not_delay_the_end_of_its_app(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_jobs, "_LEASE_MS", 60)
+    saved: list[int] = []
+    save = BulkJobs._save
+
+    async def recorded(jobs: BulkJobs, id: str, position: int, *args: Any, **options: Any) -> bool:
+        saved.append(position)
+        return await save(jobs, id, position, *args, **options)
+
+    async def was_renewed() -> bool:
+        return len(saved) > 3
+
+    monkeypatch.setattr(BulkJobs, "_save", recorded)
+    app = _app(make_app)
+    async with app.connect():
+        for name in IDS:
+            await app.start("flow", id=name)
+        await app._opened().client.bulk_jobs.create("restart", [Filter(workflow="flow")], {}, rate=0.01)
+        await until(was_renewed)
+        assert len(set(saved)) == 1
+        assert await _numbers(app) == [1, 0, 0]
+
+    other = _app(make_app)
+    async with other.lifespan():
+
+        async def was_continued() -> bool:
+            return await _numbers(other) == [1, 1, 0]
+
+        await until(was_continued)
+
+
+async def _numbers(app: Holdfast) -> list[int]:
+    return [(await (await app.get("flow", name)).describe()).run_number for name in IDS]
+
+
+async def test_a_server_takes_up_the_action_of_a_process_that_died_without_being_asked(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_jobs, "_LEASE_MS", 50)
+    app, server = _app(make_app), _app(make_app)
+    async with app.connect():
+        for name in IDS:
+            await app.start("flow", id=name)
+        client = app._opened().client
+        monkeypatch.setattr(client.local, "run_in_background", lambda work: work.close())  # the process dies
+        await client.bulk_jobs.create("pause", [Filter(workflow="flow")], {})
+
+        async with server.lifespan():
+
+            async def is_paused() -> bool:
+                return [one.details.status for one in (await app.list("flow")).items] == ["paused"] * 3
+
+            await until(is_paused)
+
+
 async def test_a_bulk_move_pins_the_matching_instances_to_another_version(make_app: MakeApp) -> None:
     app = _app(make_app)
     async with app.connect():
         for name in IDS:
             await app.start("flow", id=name)
 
-        moved = await app.bulk(Filter(workflow="flow", version="v1")).move("v2")
+        moved = await app.bulk(Filter(workflow="flow", version="v1")).move("v2", "v1 is retired")
 
         assert moved.done == 3
+        assert {(record.action, record.reason) for record in (await app.audit()).items} == {("move", "v1 is retired")}
         assert [(one.version, one.open_runs) for one in await app.versions()] == [("v2", 3)]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Context, ErrorInfo, Holdfast, Retry, StepError
+from holdfast.client.replaying import Replayer
 from holdfast.errors import InvalidOptionError, ResultInvalidError, StateError
 from repair.conftest import Open
 from repair.test_retry import ONCE, Calls
@@ -188,6 +189,37 @@ async def test_a_node_of_an_errored_graph_is_resolved(opened: Open, ok: bool) ->
         assert (await run.status()).status == ("complete" if ok else "errored")
 
 
+async def test_a_failed_item_of_an_errored_graph_is_resolved(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"item 1", "item 2"}
+    graph = app.graph("g")
+
+    @graph.node
+    async def source() -> list[int]:
+        return [0, 1, 2]
+
+    @graph.node(map=source, retry=ONCE)
+    async def each(source: int) -> int:
+        calls.call(f"item {source}")
+        return 10 * source
+
+    async with opened(app) as h:
+        run = await h.start(graph)
+        await h.run_until_idle()
+        with pytest.raises(StateError, match=r"failed steps: 'each', 'each\[1\]', 'each\[2\]'"):
+            await run.resolve("each[0]", result=1)
+        with pytest.raises(StateError, match="resolve node 'each' with an error"):
+            await run.resolve("each[1]", error="never")
+        await run.resolve("each[1]", result=7)
+        await h.run_until_idle()
+        assert (await run.status()).status == "errored"
+        await run.resolve("each[2]", result=8)
+        await h.run_until_idle()
+
+        assert (await run.results())["each"] == [0, 7, 8]
+        assert sorted(calls) == ["item 0", "item 1", "item 2", "item 2"]
+
+
 async def test_a_step_that_is_neither_open_nor_failed_cannot_be_resolved(opened: Open) -> None:
     calls = Calls()
     calls.failing = {"a", "b"}
@@ -211,9 +243,8 @@ async def test_a_step_that_is_neither_open_nor_failed_cannot_be_resolved(opened:
             await run.resolve("a", result=1)
 
 
-async def test_a_result_that_does_not_fit_the_step_is_ignored_with_a_warning(opened: Open) -> None:
-    app, calls = Holdfast("sqlite://"), Calls()
-    calls.failing = {"n"}
+def _numbers(calls: Calls) -> Holdfast:
+    app = Holdfast("sqlite://")
 
     @app.step(retry=OFTEN)
     async def number() -> int:
@@ -222,19 +253,65 @@ async def test_a_result_that_does_not_fit_the_step_is_ignored_with_a_warning(ope
 
     @app.workflow
     async def flow(ctx: Context) -> int:
-        return await number()
+        first = await number()
+        await ctx.wait_for_event("go", type="go")
+        return first + await number()
 
-    async with opened(app) as h:
-        run = await h.start(flow)
+    return app
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["open", "errored"])
+async def test_a_result_that_does_not_fit_the_step_is_refused(opened: Open, once: bool) -> None:
+    calls = Calls()
+    calls.failing = {"n"}
+    async with opened(_numbers(calls)) as h:
+        run = await h.start("flow")
         await h.run_until_idle()
-        await run.resolve("number", result="text")
+        if once:
+            await h.advance("30 days")
+            assert (await run.status()).status == "errored"
+
+        with pytest.raises(ResultInvalidError, match=r"would be parked with this result: .*'number'"):
+            await run.resolve("number", result="text")
+
+        assert (await run.describe()).run_number == 0
+        await run.resolve("number", result=4)
+        await run.send_event("go")
+        calls.failing = set()
+        await h.run_until_idle()
+        assert await run.result(timeout=5) == 7
+
+
+async def test_a_fork_with_a_result_that_does_not_fit_is_refused(opened: Open) -> None:
+    calls = Calls()
+    async with opened(_numbers(calls)) as h:
+        run = await h.start("flow")
+        await run.send_event("go")
+        await h.run_until_idle()
+        assert await run.result(timeout=5) == 6
+
+        with pytest.raises(ResultInvalidError, match="'number'"):
+            await run.fork(before="number#2", id="f", outputs={"number": "text"})
+
+        fork = await run.fork(before="number#2", id="f", outputs={"number": 10})
+        await h.run_until_idle()
+        assert await fork.result(timeout=5) == 13
+
+
+async def test_a_result_that_a_process_without_the_code_sends_is_ignored_with_a_warning_if_it_does_not_fit(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    calls.failing = {"n"}
+    async with opened(_numbers(calls)) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        with monkeypatch.context() as patched:
+            patched.setattr(Replayer, "has_code", lambda *_args: False)
+            await run.resolve("number", result="text")
         await h.run_until_idle()
         assert (await run.status()).status == "waiting"
         assert ["does not fit" in line.message for line in await run.logs(category="system")] == [True]
-        await run.resolve("number", result=4)
-        await h.run_until_idle()
-
-        assert await run.result(timeout=5) == 4
 
 
 def _graph(calls: Calls) -> Holdfast:

@@ -18,6 +18,9 @@ from holdfast import (
     step_info,
 )
 from holdfast.errors import StateError
+from holdfast.graph.repair import GraphRepairRules
+from holdfast.kernel.model import RecordedRun
+from holdfast.store.protocol import FactsQuery, FactState, RunByName
 from repair.conftest import Open
 
 ONCE = Retry(limit=0)
@@ -638,3 +641,37 @@ async def test_a_child_cannot_be_started_with_retry_if_failed(opened: Open) -> N
         assert error is not None
         assert error.name == "InvalidOptionError"
         assert (await app.list(child)).items == []
+
+
+@pytest.mark.above_the_store
+async def test_the_retry_of_a_graph_that_timed_out_does_the_items_that_never_began(opened: Open) -> None:
+    app = _app()
+    graph = app.graph("g")
+
+    @graph.node
+    async def source() -> list[int]:
+        return [*range(4)]
+
+    @graph.node(map=source)
+    async def each(source: int) -> int:
+        return source
+
+    async with opened(app) as h:
+        run = await h.start(graph)
+        await h.run_until_idle()
+        store = h.app._opened().store
+        [row] = await store.read(RunByName("g", run.id))
+        facts = await store.read(FactsQuery(row.run))
+
+    begun = [  # as if the run had timed out after the first item, while the second was being executed
+        fact
+        for fact in facts
+        if (fact.state, fact.key) != (FactState.RESULT, "each")
+        and not (fact.state == FactState.ITEM and fact.n > 0)
+        and fact.key not in ("each[2]", "each[3]")
+    ]
+    continuation = GraphRepairRules().retry(RecordedRun(row, begun), row.updated_at)
+
+    assert [(unit.key, unit.missing) for unit in continuation.units] == [
+        ("each[1]", 0), ("each[2]", 0), ("each[3]", 0), ("each", 3),
+    ]  # fmt: skip

@@ -303,6 +303,31 @@ async def test_messages_of_runs_and_of_steps_carry_the_context_of_their_sender(
     assert links & {context_of(turn).span_id for turn in spans.named("run sender")}
 
 
+async def test_the_turn_that_receives_a_reply_is_linked_to_the_turn_that_gave_it(
+    app: Holdfast, h: Harness, spans: Spans
+) -> None:
+    @app.workflow
+    async def oracle(ctx: Context) -> None:
+        question = await ctx.listen("question", messages=True).receive()
+        await ctx.sleep("think", "1 hour")
+        await question.reply(42)
+
+    @app.workflow
+    async def asker(ctx: Context, pid: str) -> Any:
+        return await ctx.ask(pid, "question", timeout="1 day")
+
+    target = await h.start(oracle)
+    await h.run_until_idle()
+    run = await h.start(asker, target.pid)
+    await h.run_until_idle()
+    await h.restart()
+    await h.advance("1 hour")
+
+    assert await run.result(timeout=5) == 42
+    links = {link for turn in spans.named("run asker") for link in linked(turn)}
+    assert context_of(spans.named("run oracle")[-1]).span_id in links
+
+
 @pytest.mark.above_the_store
 async def test_a_request_with_a_traceparent_is_the_parent_of_the_sent_event(
     app: Holdfast, h: Harness, spans: Spans

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.options import WorkflowName, read_json, read_seconds, remote_command
+from holdfast.cli.options import Reason, WorkflowName, read_json, read_seconds, remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
 from holdfast.cli.response_fields import TERMINAL
 from holdfast.cli.selection import Selection, run_bulk, selecting
@@ -17,8 +17,10 @@ from holdfast.cli.start_options import (
     ConflictPolicy,
     ContextValues,
     CronText,
+    DebounceMax,
     DebounceTime,
     DedupeKey,
+    DedupePeriod,
     Delay,
     ExecutionTimeout,
     Key,
@@ -37,6 +39,7 @@ from holdfast.cli.start_options import (
     Summary,
     TaskTimeout,
     WorkflowRetry,
+    policy,
 )
 from holdfast.cli.terminal_text import one_line
 
@@ -78,8 +81,11 @@ def create(
     key: Key = None,
     singleton: SingletonPolicy = None,
     dedupe: DedupeKey = None,
+    dedupe_period: DedupePeriod = None,
     debounce: DebounceTime = None,
+    debounce_max: DebounceMax = None,
     on_limit: LimitPolicy = None,
+    reason: Reason = None,
 ) -> None:
     """Start a new instance of a workflow.
 
@@ -99,13 +105,17 @@ def create(
 
     texts = {
         "id": id, "queue": queue, "startAt": start_at, "cron": cron, "summary": summary, "onConflict": on_conflict,
-        "onReuse": on_reuse, "key": key, "singleton": singleton, "onLimit": on_limit,
+        "onReuse": on_reuse, "key": key, "singleton": singleton, "onLimit": on_limit, "reason": reason,
     }  # fmt: skip
     seconds = {
         "delay": delay, "executionTimeout": execution_timeout, "runTimeout": run_timeout, "taskTimeout": task_timeout,
     }  # fmt: skip
+    policies = {
+        "dedupe": policy("dedupe", key=dedupe, period=dedupe_period),
+        "debounce": policy("debounce", wait=debounce, maxWait=debounce_max),
+    }
     body = json_object(
-        **{name: None if value is None else json.dumps(value) for name, value in {**texts, **seconds}.items()},
+        **json_texts({**texts, **seconds, **policies}),
         params=params,
         priority=None if priority is None else str(priority),
         retry=retry,
@@ -113,8 +123,6 @@ def create(
         context=context,
         messages=_message_list(message),
         search=_search_object(search),
-        dedupe=None if dedupe is None else json.dumps({"key": dedupe}),
-        debounce=None if debounce is None else json.dumps({"wait": debounce}),
     )
     created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(created, workflow)
@@ -146,7 +154,7 @@ def _message_list(texts: Sequence[str] | None) -> str | None:
     return f"[{', '.join(fields)}]"
 
 
-def pause(remote: Remote, selection: Selection) -> None:
+def pause(remote: Remote, selection: Selection, reason: Reason = None) -> None:
     """Pause instances: they stop before their next step. Events are stored, and timers keep running.
 
     \b
@@ -155,10 +163,10 @@ def pause(remote: Remote, selection: Selection) -> None:
       holdfast instances pause -w fulfil -i order-1 -i order-2
       holdfast instances get -w fulfil -i order-1       shows when the pause has taken effect
     """
-    apply(remote, selection, "pause", "pause requested")
+    apply(remote, selection, "pause", "pause requested", reason=reason)
 
 
-def resume(remote: Remote, selection: Selection) -> None:
+def resume(remote: Remote, selection: Selection, reason: Reason = None) -> None:
     """Resume paused instances. An instance that is not paused does not change; one that has ended is an error.
 
     \b
@@ -166,10 +174,10 @@ def resume(remote: Remote, selection: Selection) -> None:
       holdfast instances resume -w fulfil -i order-1
       holdfast instances resume -w fulfil -i order-1 -i order-2
     """
-    apply(remote, selection, "resume", "resumed", check=_check_open)
+    apply(remote, selection, "resume", "resumed", reason=reason, check=_check_open)
 
 
-def restart(remote: Remote, selection: Selection) -> None:
+def restart(remote: Remote, selection: Selection, reason: Reason = None) -> None:
     """Restart instances from the beginning.
 
     The new run has the input of the old one. The old run stays readable: see `history --run`.
@@ -180,18 +188,18 @@ def restart(remote: Remote, selection: Selection) -> None:
       holdfast instances restart -w fulfil -i order-1 -i order-2
       holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
     """
-    apply(remote, selection, "restart", "restarted", repeatable=False)
+    apply(remote, selection, "restart", "restarted", reason=reason, repeatable=False)
 
 
-def terminate(remote: Remote, selection: Selection) -> None:
+def terminate(remote: Remote, selection: Selection, reason: Reason = None) -> None:
     """End instances at once. Their code cannot clean up, and steps in flight cannot undo the termination.
 
     \b
     Examples:
       holdfast instances terminate -w fulfil -i order-1
-      holdfast instances terminate -w fulfil -i order-1 -i order-2
+      holdfast instances terminate -w fulfil -i order-1 -i order-2 --reason "ticket 7"
     """
-    apply(remote, selection, "terminate", "terminated")
+    apply(remote, selection, "terminate", "terminated", reason=reason)
 
 
 def cancel(
@@ -228,6 +236,7 @@ def send_event(
     payload: Annotated[
         str | None, typer.Option("--payload", metavar="JSON", parser=read_json, help="The payload of the event.")
     ] = None,
+    reason: Reason = None,
 ) -> None:
     """Send an event to instances. The event is stored until the workflow waits for its type.
 
@@ -244,12 +253,13 @@ def send_event(
 
     if not selection.named:
         arguments = {"type": type, **({} if payload is None else {"payload": json.loads(payload)})}
-        run_bulk(remote, selection, "sendEvent", None, arguments)
+        run_bulk(remote, selection, "sendEvent", reason, arguments)
         return
     [(workflow, ids)] = selection.named.items() if len(selection.named) == 1 else [("", [])]
     if len(ids) != 1:
         raise typer.BadParameter("give one id, or select instances with a filter")
-    body = json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
+    texts = {"type": type, "id": str(uuid.uuid4()), "reason": reason}
+    body = json_object(payload=payload, **json_texts(texts))
     sent = remote.post(workflow, "instances", ids[0], "events", expect="accepted", body=body, repeatable=True)
     views.show_sent(sent, workflow, ids[0], type)
 
@@ -258,6 +268,7 @@ def move(
     remote: Remote,
     selection: Selection,
     to: Annotated[str, typer.Option("--to", metavar="VERSION", help="The version of the workers to run on.")],
+    reason: Reason = None,
 ) -> None:
     """Move pinned instances to another release: workers of that version claim them from now on.
 
@@ -270,9 +281,10 @@ def move(
       holdfast versions                                 shows the open runs of each version
     """
     if not selection.named:
-        run_bulk(remote, selection, "move", None, {"version": to})
+        run_bulk(remote, selection, "move", reason, {"version": to})
+    body = json_object(**json_texts({"version": to, "reason": reason}))
     for workflow, ids in selection.named.items():
-        manage(remote, workflow, ids, "move", f"moved to {to}", body=json_object(version=json.dumps(to)))
+        manage(remote, workflow, ids, "move", f"moved to {to}", body=body)
 
 
 def apply(
@@ -327,6 +339,11 @@ def _check_open(remote: Remote, workflow: str, id: str) -> None:
         raise CommandFailedError(
             f"{workflow}/{id} has ended ({status}) and cannot be resumed; use restart to run it again"
         )
+
+
+def json_texts(values: Mapping[str, object]) -> dict[str, str | None]:
+    """The values as JSON texts; None stays None."""
+    return {name: None if value is None else json.dumps(value) for name, value in values.items()}
 
 
 def json_object(**fields: str | None) -> str:

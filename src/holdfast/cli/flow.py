@@ -38,8 +38,7 @@ def _list(remote: Remote, context: typer.Context) -> None:
       holdfast queues | awk '$2 > 100'      queues with more than 100 due tasks
       holdfast queues pause bulk
     """
-    if context.invoked_subcommand is not None:
-        return
+    del context  # decides whether this function is called
     from holdfast.cli.output import console, show_table
 
     found = remote.get("_queues", expect="queues").list("queues")

@@ -6,6 +6,7 @@ Uses HTTP only; ``views`` formats the output. The other commands of the group ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -13,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import InstanceId, WorkflowName, check_name, read_seconds, remote_command
+from holdfast.cli.options import InstanceId, WorkflowName, check_name, read_instant, read_seconds, remote_command
 from holdfast.cli.remote import Remote
 from holdfast.cli.response_fields import TERMINAL
 from holdfast.core.show import shown
@@ -115,6 +116,22 @@ Since = Annotated[
         help="Only instances that were created, or with --error or the status of an ended run ended, within this time.",
     ),
 ]
+CreatedAfter = Annotated[
+    str | None,
+    typer.Option("--created-after", metavar="WHEN", parser=read_instant, help="Only instances created then or later."),
+]
+CreatedBefore = Annotated[
+    str | None,
+    typer.Option("--created-before", metavar="WHEN", parser=read_instant, help="Only instances created before."),
+]
+EndedAfter = Annotated[
+    str | None,
+    typer.Option("--ended-after", metavar="WHEN", parser=read_instant, help="Only instances that ended then or later."),
+]
+EndedBefore = Annotated[
+    str | None,
+    typer.Option("--ended-before", metavar="WHEN", parser=read_instant, help="Only instances that ended before."),
+]
 OfVersion = Annotated[
     str | None, typer.Option("--version", metavar="VERSION", help="Only instances that this release started.")
 ]
@@ -138,6 +155,10 @@ def list_instances(
     error: EndedBy = None,
     id_prefix: IdPrefix = None,
     since: Since = None,
+    created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
+    ended_after: EndedAfter = None,
+    ended_before: EndedBefore = None,
     version: OfVersion = None,
     queue: OfQueue = None,
     page_size: PageSize = None,
@@ -154,6 +175,7 @@ def list_instances(
       holdfast instances list -w fulfil --search customer=c-1 --search "total=>=100"
       holdfast instances list -w fulfil --status errored --page-size 100
       holdfast instances list --error KeyError --since 1h
+      holdfast instances list --created-after 2026-11-01 --created-before 2026-12-01
       holdfast instances list -w fulfil --cursor i1234
     """
     from holdfast.cli import views
@@ -163,13 +185,17 @@ def list_instances(
     filters = {
         "error": error,
         "idPrefix": id_prefix,
+        "createdAfter": created_after,
+        "createdBefore": created_before,
+        "endedAfter": ended_after,
+        "endedBefore": ended_before,
         "version": version,
         "queue": queue,
-        **_since(since, error, status),
     }
-    given = {"--error": error, "--id-prefix": id_prefix, "--version": version, "--queue": queue}
-    options += [word for name, text in given.items() if text is not None for word in (name, text)]
+    for name, text in filters.items():
+        options += [] if text is None else [_option(name), text]
     options += [] if since is None else ["--since", f"{since:g}"]
+    filters |= _since(since, error, status)
     if any(value is not None for value in filters.values()):
         query |= {**filters, "workflow": workflow}
     if page_size is not None:
@@ -302,6 +328,11 @@ def logs(
     from holdfast.cli.follow import Follower
 
     views.show_followed(Follower(remote, path, filters, logs_cursor, replayed=include_replayed), run)
+
+
+def _option(field: str) -> str:
+    """The option of a field: --created-after for createdAfter."""
+    return "--" + re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", field)
 
 
 def _since(seconds: float | None, error: str | None, status: Status | None) -> dict[str, str | None]:

@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli.code_commands import add_code_commands
 from holdfast.cli.control_commands import add_control_commands
+from holdfast.cli.create_many import add_create_many_command
 from holdfast.cli.flow import limits, queues
 from holdfast.cli.init import init
 from holdfast.cli.instances import instances
@@ -43,6 +44,7 @@ cli = typer.Typer(
 cli.command()(dev)
 cli.command()(serve)
 cli.add_typer(workflows, name="workflows")
+add_create_many_command(instances)
 add_control_commands(instances)
 add_repair_commands(instances)
 add_stream_command(instances)

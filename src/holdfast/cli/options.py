@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated, Any, Concatenate, NoReturn, ParamSpec
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from holdfast.cli.terminal_text import escape_controls
 
 P = ParamSpec("P")
 
+URL_VARIABLE = "HOLDFAST_BASE_URL"
 HEADERS_VARIABLE = "HOLDFAST_HEADERS"
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  (of RFC 9110)
 _HEADER = re.compile(rf"\s*({_TOKEN})\s*:\s*(.*?)\s*")
@@ -57,6 +59,15 @@ def read_timeout(text: str) -> float:
     if seconds == 0:
         raise typer.BadParameter("a timeout of 0 is too short")
     return seconds
+
+
+def read_instant(text: str) -> str:
+    """A time in ISO 8601; without a zone it is in UTC."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("give a date and time in ISO 8601, such as 2026-11-16T09:00:00Z") from None
+    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).isoformat()
 
 
 def read_json(text: str) -> str:
@@ -150,6 +161,7 @@ InstanceIds = Annotated[
         "--id", "-i", metavar="ID", callback=_names, help="The id of an instance; repeat the option for several."
     ),
 ]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, for the audit record.")]
 _ONE_ID = Annotated[
     list[str], typer.Option("--id", "-i", metavar="ID", callback=_one_name, help="The id of the instance.")
 ]
@@ -163,7 +175,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
                 "--base-url",
                 "-b",
                 metavar="URL",
-                envvar="HOLDFAST_BASE_URL",
+                envvar=URL_VARIABLE,
                 parser=read_base_url,
                 help="The full base URL of the API, such as http://127.0.0.1:8787/api/workflows.",
             ),
@@ -273,11 +285,19 @@ def remote_command(
 ) -> Callable[..., None]:
     """Add the shared options to ``command``, and pass it a ``Remote`` made from them as its first argument.
 
-    ``default_url``: the base URL of a command that does not always need a server.
+    ``default_url``: the base URL of a command that does not always need a server. A command with a parameter of the
+    type ``typer.Context`` is that of a group. If a command of the group is called, the group has no effect.
     """
 
     @functools.wraps(command)
-    def run(*, base_url: str, header: list[str], timeout: float, retries: int, retry_delay: float, **own: Any) -> None:
+    def run(
+        *, base_url: str | None, header: list[str], timeout: float, retries: int, retry_delay: float, **own: Any
+    ) -> None:
+        if of_group and own["context"].invoked_subcommand is not None:
+            _check_no_options(own["context"])
+            return
+        if base_url is None:
+            raise typer.BadParameter(f"missing (env var: {URL_VARIABLE!r})", param_hint="'--base-url' / '-b'")
         headers = read_headers(header, os.environ.get(HEADERS_VARIABLE, ""))
         calls = [own] if addressed is None else _addressed(own, addressed.name, one=addressed.annotation == InstanceId)
         try:
@@ -289,6 +309,7 @@ def remote_command(
             raise typer.Exit(1) from None
 
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    of_group = any(p.annotation is typer.Context for p in own)
     addressed = next((p for p in own if p.annotation in (InstanceId, InstanceIds)), None)
     if addressed is not None:
         own = [_optional_parameter(p) for p in own]
@@ -299,8 +320,19 @@ def remote_command(
     ]
     if default_url is not None:
         shared[0] = shared[0].replace(default=default_url)
+    if of_group:
+        shared[0] = shared[0].replace(annotation=_optional(shared[0].annotation), default=None)
     parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
-    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
+    parameters.sort(key=lambda p: p.name != "address" and p.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
+
+
+def _check_no_options(context: typer.Context) -> None:
+    """Refuse options of a group before one of its commands, which has the same options and would not get these."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            command = f"{context.command_path} {context.invoked_subcommand}"
+            raise typer.BadParameter(f"give --{name.replace('_', '-')} after `{command}`")

@@ -55,7 +55,7 @@ CURLS = {
     "audit": "curl $B/_audit",
     "audit fulfil/o-1": "curl $B/fulfil/instances/o-1/audit",
     "stats": "curl $B/_stats",
-    "top": "curl $B/_stats",
+    "top": "curl $B/_stats; curl $B/_queues; curl $B/_workers",
     "instances list": "curl $B/_instances",
     "instances list -w fulfil --status errored": "curl '$B/fulfil/instances?status=errored'",
     "instances get fulfil/o-1": "curl $B/fulfil/instances/o-1",
@@ -63,6 +63,13 @@ CURLS = {
     "instances logs fulfil/o-1": "curl '$B/fulfil/instances/o-1/history?includeLogs=true'",
     "instances stream fulfil/o-1 progress": "curl -N $B/fulfil/instances/o-1/streams/progress",
     "instances create -w fulfil -i o-1": 'curl --json \'{"id": "o-1"}\' $B/fulfil/instances',
+    "instances create -w fulfil --queue slow --delay 1h --search total=5 --on-reuse allow": (
+        'curl --json \'{"queue": "slow", "delay": 3600, "search": {"total": 5}, "onReuse": "allow"}\' '
+        "$B/fulfil/instances"
+    ),
+    "instances create-many -w fulfil orders.jsonl": (
+        'curl --json \'{"instances": [{"id": "o-1"}, {"id": "o-2", "queue": "slow"}]}\' $B/fulfil/instances/batch'
+    ),
     "instances pause fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/pause",
     "instances resume fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/resume",
     "instances restart fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/restart",
@@ -82,6 +89,9 @@ CURLS = {
     "instances resolve fulfil/o-1 --step charge --result 1": (
         'curl --json \'{"stepKey": "charge", "result": 1}\' $B/fulfil/instances/o-1/resolve'
     ),
+    "instances restart fulfil/o-1 --reason 'ticket 7'": (
+        'curl --json \'{"reason": "ticket 7"}\' $B/fulfil/instances/o-1/restart'
+    ),
     "instances move fulfil/o-1 --to v2": 'curl --json \'{"version": "v2"}\' $B/fulfil/instances/o-1/move',
     "instances send-event fulfil/o-1 -t go": 'curl --json \'{"type": "go"}\' $B/fulfil/instances/o-1/events',
     "instances facts etl/e-1": "curl $B/etl/instances/e-1/facts",
@@ -91,7 +101,9 @@ CURLS = {
     "instances stack fulfil/o-1": "curl $B/fulfil/instances/o-1/stack",
     "instances export fulfil/o-1": "curl $B/fulfil/instances/o-1/export",
     "diff fulfil/o-1 fulfil/o-2": "curl $B/fulfil/instances/o-1/export; curl $B/fulfil/instances/o-2/export",
-    "instances diff fulfil/o-1 fulfil/o-2": "curl $B/fulfil/instances/o-1/export",
+    "instances diff fulfil/o-1 fulfil/o-2": (
+        "curl $B/fulfil/instances/o-1/export; curl $B/fulfil/instances/o-2/export"
+    ),
     "instances redeliver parcels/p-1": "curl -X POST $B/parcels/instances/p-1/outbox/redeliver",
 }
 """Commands, and the requests that do the same."""

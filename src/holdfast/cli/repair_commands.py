@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.control_commands import json_object, manage
-from holdfast.cli.options import InstanceId, WorkflowName, read_json, remote_command
+from holdfast.cli.options import InstanceId, Reason, WorkflowName, read_json, remote_command
 from holdfast.cli.remote import Remote
 from holdfast.cli.selection import Selection, run_bulk, selecting
-
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, for the audit record.")]
 
 
 def add_repair_commands(instances: typer.Typer) -> None:

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import read_seconds
-from holdfast.cli.remote import CommandFailedError, Remote
+from holdfast.cli.options import read_instant, read_seconds
+from holdfast.cli.remote import CommandFailedError, Remote, print_note
 from holdfast.cli.response_fields import TERMINAL, Fields
 from holdfast.core.condition_text import parse_condition
 
@@ -31,15 +31,7 @@ def _text(name: str, metavar: str, help: str) -> Any:
 
 
 def _when(name: str, help: str) -> Any:
-    return Annotated[str | None, typer.Option(f"--{name}", metavar="WHEN", parser=_instant, help=help)]
-
-
-def _instant(text: str) -> str:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter("give a date and time in ISO 8601, such as 2026-11-16T09:00:00Z") from None
-    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).isoformat()
+    return Annotated[str | None, typer.Option(f"--{name}", metavar="WHEN", parser=read_instant, help=help)]
 
 
 _OPTIONS: dict[str, Any] = {
@@ -169,18 +161,27 @@ def run_bulk(
         _show_sample(remote.post("_bulk", expect="count", body=json.dumps(body), repeatable=True), action)
         return
     started = remote.post("_bulk", expect="id", body=json.dumps(body), repeatable=False)
-    job = remote.get("_bulk", started.text("id"), expect="status")
-    while job.text("status") == "running":
-        _show_progress(action, job)
-        time.sleep(_POLL_SECONDS)
-        job = remote.get("_bulk", started.text("id"), expect="status")
-    _show_progress(action, None)
+    job = _wait_for_end(remote, started.text("id"), action)
     counts = ", ".join(f"{job.number(name) or 0} {name}" for name in ("done", "failed", "skipped"))
     typer.echo(f"{action}: {counts} of {job.number('total') or 0} instances.")
     for error in job.list("errors"):
         typer.echo(f"{error.text('pid')}: {error.text('message')}", err=True)
     if job.number("failed"):
         raise CommandFailedError(f"{action} failed on {job.number('failed')} instances")
+
+
+def _wait_for_end(remote: Remote, id: str, action: str) -> Fields:
+    """Show the progress of a bulk action, which continues on the server if the command is interrupted."""
+    try:
+        while (job := remote.get("_bulk", id, expect="status")).text("status") == "running":
+            _show_progress(action, job)
+            time.sleep(_POLL_SECONDS)
+    except (KeyboardInterrupt, CommandFailedError):
+        _show_progress(action, None)
+        print_note(f"{action} continues on the server; GET _bulk/{id} shows its progress")
+        raise
+    _show_progress(action, None)
+    return job
 
 
 def _show_progress(action: str, job: Fields | None) -> None:

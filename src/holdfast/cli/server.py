@@ -155,7 +155,7 @@ async def _serve(app: Holdfast, options: ServeOptions, listener: socket.socket, 
         if link is not None:
             link.ready()
 
-    async with _opened(app, options):
+    async with _opened(app, options), app.lifespan():  # uvicorn does not run the lifespan
         application = _Application(app, options)
         server = Server(_config(application), started, application.end_streams)
         _stop_at_signals(server.stop)

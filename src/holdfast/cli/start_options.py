@@ -124,13 +124,36 @@ SingletonPolicy = Annotated[
 DedupeKey = Annotated[
     str | None, typer.Option("--dedupe", metavar="KEY", help="Make no run while one with this key is open.")
 ]
+DedupePeriod = Annotated[
+    float | None,
+    typer.Option(
+        "--dedupe-period", metavar="DURATION", parser=read_seconds, help="With --dedupe: also for this time after it."
+    ),
+]
 DebounceTime = Annotated[
     float | None,
     typer.Option(
         "--debounce", metavar="DURATION", parser=read_seconds, help="Begin after this time without a further start."
     ),
 ]
+DebounceMax = Annotated[
+    float | None,
+    typer.Option(
+        "--debounce-max",
+        metavar="DURATION",
+        parser=read_seconds,
+        help="With --debounce: begin after this time at last.",
+    ),
+]
 LimitPolicy = Annotated[
     OnLimit | None,
     typer.Option("--on-limit", metavar="POLICY", help="If a limit has no room: " + ", ".join(OnLimit)),
 ]
+
+
+def policy(name: str, **fields: object) -> dict[str, object] | None:
+    """The fields of a start policy whose first field is required; None: the policy is not requested."""
+    given = {field: value for field, value in fields.items() if value is not None}
+    if given and next(iter(fields)) not in given:
+        raise typer.BadParameter(f"this option needs --{name}", param_hint=f"'--{name}-...'")
+    return given or None

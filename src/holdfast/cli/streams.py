@@ -47,7 +47,7 @@ def stream(
 
     \b
     Examples:
-      holdfast instances stream -w chat -i talk-1 tokens
+      holdfast instances stream chat/talk-1 tokens
       holdfast instances stream -w chat -i talk-1 tokens --all-attempts
       holdfast instances stream -w chat -i talk-1 tokens --after 120
     """

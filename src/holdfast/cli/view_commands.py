@@ -15,6 +15,7 @@ import typer
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.options import InstanceId, WorkflowName, remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
+from holdfast.cli.response_fields import Fields
 
 _DEFAULT_URL = "http://127.0.0.1:8787/api/workflows"
 """The server of ``holdfast dev``. Two files are compared without a server."""
@@ -85,7 +86,9 @@ def export(
         path.write_bytes(data)
     except OSError as error:
         raise CommandFailedError(f"{path} cannot be written: {error.strerror or error}") from None
-    typer.echo(f"{workflow}/{id}, run {document['run']['number']}: {len(document['facts'])} facts, written to {path}")
+    fields = Fields(document)
+    number, count = fields.fields("run").number("number"), len(fields.list("facts"))
+    typer.echo(f"{workflow}/{id}, run {number}: {count} facts, written to {path}")
 
 
 def diff(

@@ -86,7 +86,7 @@ class Visits:
         rows = await self._store.read(current_runs(self._filter, None, 1))
         return rows[0].instance if rows else 0
 
-    async def batches(self, after: int, upto: int, size: int = _BATCH) -> AsyncIterator[list[RunRecord]]:
+    async def batches(self, after: int, upto: int, size: int) -> AsyncIterator[list[RunRecord]]:
         """Batches of the current runs of the instances after one instance, up to another one."""
         while self._filter is not None and after < upto:
             rows = await self._store.read(current_runs(self._filter, after, size, ascending=True))
@@ -106,7 +106,8 @@ class Visits:
 class Bulk:
     """Control requests on every instance that matches a filter: ``app.bulk(Filter(status="errored")).retry()``.
 
-    ``rate`` limits the number of instances per second, ``progress`` is called after each batch.
+    ``rate`` limits the number of instances per second, ``progress`` is called after each batch: up to fifty instances,
+    or those of one second.
     """
 
     def __init__(
@@ -164,9 +165,9 @@ class Bulk:
         """
         return await self._run("fork", {"before": before, "suffix": suffix, "outputs": outputs, "reason": reason})
 
-    async def move(self, version: str) -> BulkResult:
+    async def move(self, version: str, reason: str | None = None) -> BulkResult:
         """Move pinned instances to another release: workers of this version claim them from now on."""
-        return await self._run("move", {"version": version})
+        return await self._run("move", {"version": version, "reason": reason})
 
     async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> BulkResult:
         return await self._run("send_event", {"type": type, "payload": payload, "id": id})
@@ -177,10 +178,12 @@ class Bulk:
     async def _run(self, action: str, arguments: dict[str, Any]) -> BulkResult:
         act = self._actions.act(action, arguments)
         upto, result = await self._visits.newest(), BulkResult()
-        async for batch in self._visits.batches(0, upto):
-            result = result.plus(await act_on(batch, act, self._rate))
+        async for batch in self._visits.batches(0, upto, batch_size(self._rate)):
+            result = result.plus(await act_on(batch, act))
             if self._progress is not None:
                 self._progress(result)
+            if self._rate is not None:
+                await asyncio.sleep(len(batch) / self._rate)
         return result
 
 
@@ -231,14 +234,16 @@ class BulkActions:
         version = arguments.get("version")
         if not isinstance(version, str) or not version:
             raise InvalidOptionError("move needs the version of the workers to run on")
-        return lambda workflow, instance: self._control.move(workflow, instance, version)
+        reason = arguments.get("reason")
+        return lambda workflow, instance: self._control.move(workflow, instance, version, reason)
 
     def _sender(self, arguments: dict[str, Any]) -> Act:
         if not isinstance(arguments.get("type"), str):
             raise InvalidOptionError("send_event needs the type of the event")
         return lambda workflow, instance: self._events.send(
-            workflow, instance, arguments["type"], arguments.get("payload"), event_id=arguments.get("id")
-        )
+            workflow, instance, arguments["type"], arguments.get("payload"), event_id=arguments.get("id"),
+            reason=arguments.get("reason"),
+        )  # fmt: skip
 
 
 def check_rate(rate: object) -> float | None:
@@ -249,7 +254,12 @@ def check_rate(rate: object) -> float | None:
     return float(rate)
 
 
-async def act_on(batch: Sequence[RunRecord], act: Act, rate: float | None) -> BulkResult:
+def batch_size(rate: float | None) -> int:
+    """The number of instances that are visited together: at most those of one second."""
+    return _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
+
+
+async def act_on(batch: Sequence[RunRecord], act: Act) -> BulkResult:
     """Apply an action to a batch. A database that fails ends the batch with its error."""
     result = BulkResult()
     for start in range(0, len(batch), _PARALLEL):
@@ -257,8 +267,6 @@ async def act_on(batch: Sequence[RunRecord], act: Act, rate: float | None) -> Bu
         results = await asyncio.gather(*(_act(row, act) for row in part))
         for one in results:
             result = result.plus(one)
-        if rate is not None:
-            await asyncio.sleep(len(part) / rate)
     return result
 
 

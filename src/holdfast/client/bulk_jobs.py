@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.bulk import BulkActions, BulkError, BulkResult, Visits, act_on, check_rate
+from holdfast.client.bulk import BulkActions, BulkError, BulkResult, Visits, act_on, batch_size, check_rate
 from holdfast.client.local_worker import LocalWork
 from holdfast.core import codec
 from holdfast.core.actor import current_actor
 from holdfast.core.filters import Filter
 from holdfast.core.model import from_ms, optional_from_ms
-from holdfast.errors import HoldfastError
+from holdfast.errors import AppClosedError, HoldfastError, StoreError
 from holdfast.store.protocol import (
     REFUSED,
     AuditQuery,
@@ -65,7 +67,25 @@ class BulkJobs:
         self._requests = requests
         self._owner = requests.new_id()
         self._running: set[str] = set()
-        self._stopped = False
+        self._next_look: asyncio.TimerHandle | None = None
+        self._stopped = asyncio.Event()
+
+    def watch(self) -> None:
+        """Take up jobs of processes that have ended, now and after each lease, until ``stop``."""
+        if self._next_look is None and not self._stopped.is_set():
+            self._look()
+
+    def _look(self) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(_LEASE_MS / 1000, self._look)
+        self._local.run_in_background(self._take_up())
+
+    async def _take_up(self) -> None:
+        try:
+            await self.resume()
+        except AppClosedError:  # the harness closes its store without closing the client
+            self.stop()
+        except StoreError as error:
+            _log.warning("bulk jobs: the store failed (%s), trying again after %d ms", error, _LEASE_MS)
 
     async def create(
         self, action: str, filters: Sequence[Filter], arguments: Mapping[str, Any], *, rate: float | None = None
@@ -86,6 +106,7 @@ class BulkJobs:
         )
         await self._store.bulk(job)
         await self.resume(job.id)
+        self.watch()
         return job.id
 
     async def get(self, id: str) -> BulkJob | None:
@@ -106,7 +127,9 @@ class BulkJobs:
 
     def stop(self) -> None:
         """Stop working after the current batches; another process, or the next start, continues."""
-        self._stopped = True
+        self._stopped.set()
+        if self._next_look is not None:
+            self._next_look.cancel()
 
     async def _run(self, row: BulkJobRow) -> None:
         content = codec.plain(row.content)
@@ -125,15 +148,30 @@ class BulkJobs:
             arguments = {**arguments, "id": f"bulk {row.id}"}  # a batch that is repeated after a crash sends it again
         act = self._actions.act(content["action"], arguments)
         visits = Visits(self._store, [_filter(one) for one in content["filters"]])
-        position, result = row.position, _decoded(row.progress)
-        async for batch in visits.batches(row.position, row.upto):
+        position, result, rate = row.position, _decoded(row.progress), content["rate"]
+        async for batch in visits.batches(row.position, row.upto, batch_size(rate)):
             done = await self._done_before(content["action"], batch, row) if position == row.position else set()
             result = result.plus(BulkResult(done=len(done)))
-            result = result.plus(await act_on([one for one in batch if one.pid not in done], act, content["rate"]))
+            result = result.plus(await act_on([one for one in batch if one.pid not in done], act))
             position = batch[-1].instance
-            if not await self._save(row.id, position, result) or self._stopped:
+            if not await self._save(row.id, position, result) or self._stopped.is_set():
+                return
+            if rate is not None and not await self._rest(row.id, position, result, len(batch) / rate):
                 return
         await self._save(row.id, position, result, ended=True)
+
+    async def _rest(self, id: str, position: int, result: BulkResult, seconds: float) -> bool:
+        """Wait until the next instances are due, and keep the lease; returns False if this process must not go on."""
+        while seconds > 0:
+            part = min(seconds, _LEASE_MS / 3000)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), part)
+            seconds -= part
+            if (seconds > 0 or self._stopped.is_set()) and not await self._save(id, position, result):
+                return False
+            if self._stopped.is_set():
+                return False
+        return True
 
     async def _done_before(self, action: str, batch: Sequence[RunRecord], row: BulkJobRow) -> set[str]:
         """The instances of the first batch that have a new run from a process that was interrupted before it saved its
@@ -147,7 +185,7 @@ class BulkJobs:
         return done
 
     async def _save(self, id: str, position: int, result: BulkResult, *, ended: bool = False) -> bool:
-        lease_ms = 0 if self._stopped else _LEASE_MS
+        lease_ms = 0 if self._stopped.is_set() else _LEASE_MS
         request = SaveBulkJob(id, self._owner, lease_ms, position, _encoded(result), ended)
         return bool(await self._store.bulk(request))
 

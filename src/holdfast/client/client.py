@@ -76,7 +76,7 @@ class Client:
         self.reads = RunReader(store, registry, hub, clock, self.instances, Locator(replayer))
         self.views = Views(store, self.instances, replayer)
         self.units = UnitReader(store, registry, self.instances)
-        self.repair = Repair(store, registry, hub, requests, clock, self.instances)
+        self.repair = Repair(store, registry, hub, requests, clock, self.instances, replayer)
         self.audit = AuditReader(store, limits)
         self.flow = Flow(store, registry, hub)
         self.starts = Starts(

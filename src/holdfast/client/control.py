@@ -77,10 +77,11 @@ class Control:
         refuse_terminal(require_found(request.workflow, request.instance_id, result.run), what)
         self._hub.affected(result.affected)
 
-    async def move(self, workflow: str, id: str, version: str) -> None:
+    async def move(self, workflow: str, id: str, version: str, reason: str | None = None) -> None:
         check_version("version", version)
+        check_optional_text("reason", reason)
         request = MoveRun(workflow, id, version, pinned=workflow in self._registry.pinned())
-        result = await self._store.control(request, audit("move"))
+        result = await self._store.control(request, audit("move", reason))
         refuse_terminal(require_found(workflow, id, result.run), "moved")
         self._hub.affected(result.affected)
 

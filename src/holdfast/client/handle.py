@@ -91,13 +91,13 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
     async def describe(self) -> InstanceDescription:
         return await self._client.reads.describe(self.workflow, self.id)
 
-    async def pause(self) -> None:
+    async def pause(self, reason: str | None = None) -> None:
         """Pause the run: no more workflow code runs, and a step in flight is finished. Timers continue to count."""
-        await self._client.control.pause(self.workflow, self.id)
+        await self._client.control.pause(self.workflow, self.id, reason)
 
-    async def resume(self) -> None:
+    async def resume(self, reason: str | None = None) -> None:
         """Resume the run. No effect on a run that is not paused."""
-        await self._client.control.resume(self.workflow, self.id)
+        await self._client.control.resume(self.workflow, self.id, reason)
 
     async def terminate(self, reason: str | None = None) -> None:
         """End the run now. Steps in flight cannot write any more."""
@@ -124,17 +124,17 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
                 raise
             raise await _timed_out(self, f"replied to {topic!r}", seconds) from None
 
-    async def restart(self) -> None:
+    async def restart(self, reason: str | None = None) -> None:
         """Start the instance again from the beginning, with the next run number. The old run stays readable."""
-        await self._client.control.restart(self.workflow, self.id)
+        await self._client.control.restart(self.workflow, self.id, reason)
         self._expected = None
 
-    async def move(self, version: str) -> None:
+    async def move(self, version: str, reason: str | None = None) -> None:
         """Move a pinned run to another release: workers of ``version`` claim it from now on.
 
         A worker that owns the run keeps it until the run suspends or the worker stops.
         """
-        await self._client.control.move(self.workflow, self.id, version)
+        await self._client.control.move(self.workflow, self.id, version, reason)
 
     async def send_event(
         self, type: str, payload: Any = None, *, id: str | None = None, connection: Any = None

@@ -8,18 +8,21 @@ between the two requests therefore loses nothing; the retry of the parent can be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.client.audit import audit
 from holdfast.client.instances import Instances, require_found
+from holdfast.client.replaying import Replayer
+from holdfast.client.run_file import StoredRun
 from holdfast.core import codec
 from holdfast.core.actor import current_actor
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, StepType, to_ms
 from holdfast.core.names import check_instance_id
 from holdfast.core.origin import Origin
-from holdfast.errors import ErrorInfo, InstanceExistsError, InvalidOptionError, StateError
+from holdfast.errors import ErrorInfo, InstanceExistsError, InvalidOptionError, ResultInvalidError, StateError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import RecordedRun, UnitModel
 from holdfast.kernel.notify import Hub
@@ -37,6 +40,7 @@ from holdfast.store.protocol import (
     ResolveUnit,
     RestartRun,
     RunRecord,
+    SnapshotQuery,
     Store,
 )
 
@@ -54,14 +58,16 @@ class Repair:
     """Requests that repair runs."""
 
     def __init__(
-        self, store: Store, registry: Registry, hub: Hub, requests: Requests, clock: Clock, instances: Instances
-    ) -> None:
+        self, store: Store, registry: Registry, hub: Hub, requests: Requests, clock: Clock, instances: Instances,
+        replayer: Replayer,
+    ) -> None:  # fmt: skip
         self._store = store
         self._registry = registry
         self._hub = hub
         self._requests = requests
         self._clock = clock
         self._instances = instances
+        self._replayer = replayer
 
     # --- retry
 
@@ -74,8 +80,9 @@ class Repair:
         record = audit(action, reason)
         if row.status is not Status.ERRORED:
             raise _wrong_state(row, "retried", "errored")
-        run = await self._recorded(row)
-        continuation = self._rules(row).retry(run, to_ms(self._clock.now()), resolution)
+        continuation = self._rules(row).retry(await self._recorded(row), to_ms(self._clock.now()), resolution)
+        if resolution is not None and resolution.ok:
+            await self._check_fit(row, continuation.facts, [resolution.step])
         deleted = await self._revive_children(continuation.children, reason)
         continuation = continuation.without_children(deleted)
         key_number = row.key_number
@@ -146,7 +153,7 @@ class Repair:
         resolution = Resolution(step_key, ok, value, to_ms(self._clock.now()))
         units = self._registry.model(row.kind).units
         if units is not None and ok:
-            resolution = self._checked(row, resolution)
+            resolution = resolution._replace(value=self._checked(row, step_key, resolution.value))
         if row.status is Status.ERRORED:
             await self._retry(row, reason, resolution)
         elif units is not None:
@@ -156,7 +163,10 @@ class Repair:
 
     async def _resolve_step(self, row: RunRecord, resolution: Resolution, reason: str | None) -> None:
         """Send the outcome to the owner of the run, which records it."""
-        await self._check_open(row, resolution.step)
+        recorded = await self._recorded(row)
+        self._check_open(recorded, resolution.step)
+        if resolution.ok:
+            await self._check_fit(row, _resolved(recorded, resolution), [resolution.step])
         content = {"step": resolution.step, "ok": resolution.ok, "value": codec.plain(resolution.value)}
         request = ResolveStep(row.workflow, row.instance_id, codec.encode(content, what="outcome"))
         answer = await self._store.control(request, audit("resolve", reason))
@@ -175,12 +185,23 @@ class Repair:
             raise StateError(f"node {resolution.step!r} of {row.pid} has ended, so it cannot be resolved")
         self._hub.work()
 
-    def _checked(self, row: RunRecord, resolution: Resolution) -> Resolution:
+    def _checked(self, row: RunRecord, node: str, value: bytes) -> bytes:
         """A result that fits the annotation of its node, if this process has the graph."""
         driver = self._registry.get(row.workflow).unit_driver if row.workflow in self._registry else None
-        if driver is None:
-            return resolution
-        return resolution._replace(value=driver.check_result(resolution.step, resolution.value))
+        return value if driver is None else driver.check_result(node, value)
+
+    async def _check_fit(self, row: RunRecord, facts: Sequence[Fact], keys: Collection[str]) -> None:
+        """Raise ``ResultInvalidError`` if the result of one of these steps does not fit, in a run with this history.
+
+        The run would be parked, and no further repair could replace the result. ``facts`` may lack the plan.
+        """
+        snapshot = await self._store.read(SnapshotQuery(row.run))
+        plan = [fact for fact in snapshot.facts if fact.state == FactState.PLAN]
+        history = replace(snapshot, facts=[*plan, *(fact for fact in facts if fact.state != FactState.PLAN)])
+        run = replace(row, status=Status.ACTIVE, completed_at=None, error=None, output=None)
+        unfit = self._replayer.unfit_value(StoredRun(run, history, []))
+        if unfit is not None and any(repr(key) in unfit for key in keys):
+            raise ResultInvalidError(f"{row.pid} would be parked with this result: {unfit}")
 
     def _outcome(self, result: Any, error: str | ErrorInfo | None) -> tuple[bool, bytes]:
         if (result is UNCHANGED) == (error is None):
@@ -193,12 +214,11 @@ class Repair:
             raise InvalidOptionError("resolve(error=...) takes text or an ErrorInfo")
         return False, Failure("ResolvedError", error, kind="Resolved", retryable=False).encode()
 
-    async def _check_open(self, row: RunRecord, step_key: str) -> None:
-        facts = await self._store.read(FactsQuery(row.run))
-        own = [fact for fact in facts if fact.key == step_key and fact.kind == StepType.DO]
+    def _check_open(self, run: RecordedRun, step_key: str) -> None:
+        own = [fact for fact in run.facts if fact.key == step_key and fact.kind == StepType.DO]
         if not own or any(fact.state == FactState.RESULT for fact in own):
             what = "has a result already" if own else "is not known, or has not been tried yet"
-            raise StateError(f"step {step_key!r} of {row.pid} {what}, so it cannot be resolved")
+            raise StateError(f"step {step_key!r} of {run.row.pid} {what}, so it cannot be resolved")
 
     # --- fork
 
@@ -220,8 +240,12 @@ class Repair:
         row = await self._instances.find(workflow, id)
         new_id = self._requests.new_id() if fork_id is None else check_instance_id(fork_id, self._requests.limits)
         encoded = {key: self._requests.result(value) for key, value in (outputs or {}).items()}
-        run = await self._recorded(row)
-        continuation = self._rules(row).fork(run, before, encoded)
+        has_units = self._registry.model(row.kind).units is not None
+        if has_units:
+            encoded = {node: self._checked(row, node, value) for node, value in encoded.items()}
+        continuation = self._rules(row).fork(await self._recorded(row), before, encoded)
+        if encoded and not has_units:
+            await self._check_fit(row, continuation.facts, encoded)
         request = self._request(row, continuation, "fork", reason, fork_id=new_id, params=params)
         result = await self._store.control(request, record)
         new = require_found(workflow, id, result.run)
@@ -289,6 +313,13 @@ class Repair:
         """The options of a run that begins now: the timeout of the instance counts from now on."""
         options = RunOptions.decode(row.options)
         return options if options.execution_ms is None else options.ending(now + options.execution_ms)
+
+
+def _resolved(run: RecordedRun, resolution: Resolution) -> list[Fact]:
+    """The facts of an open run that receives the outcome of a step after everything that is recorded."""
+    last = max((fact.seq for fact in run.facts if fact.seq is not None), default=0)
+    old = next(fact for fact in run.facts if fact.key == resolution.step)
+    return [*run.facts, resolution.result(old)._replace(seq=last + 1)]
 
 
 def _wrong_state(row: RunRecord, what: str, needed: str) -> StateError:

@@ -18,7 +18,7 @@ from holdfast.core.model import Status, StepType, from_ms
 from holdfast.core.records import LogLine
 from holdfast.core.redaction import Redaction
 from holdfast.core.views import FactRecord, ReplayView, Stack
-from holdfast.errors import InvalidOptionError, WorkflowNotFoundError
+from holdfast.errors import HoldfastError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.inspection import Difference, DifferenceKind, Inspection, Subject
 from holdfast.kernel.requests import Requests
@@ -67,6 +67,16 @@ class Replayer:
             return [Difference(DifferenceKind.UNKNOWN, text)]
         with self.open(stored) as inspection:
             return inspection.differences()
+
+    def unfit_value(self, stored: StoredRun) -> str | None:
+        """The first recorded value that does not fit its type, as text; None also if this process lacks the code."""
+        if not self.has_code(stored.row.workflow, stored.row.kind):
+            return None
+        try:
+            found = self.differences(stored)
+        except (HoldfastError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return None  # the worker reports such a run
+        return next((one.message for one in found if one.kind is DifferenceKind.VALUE), None)
 
     def stack(self, stored: StoredRun, *, all: bool = False) -> Stack:
         if self._code_has_ended(stored.row):

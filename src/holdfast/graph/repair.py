@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from holdfast.core import codec
 from holdfast.core.facts import RESOLVE, Fact, FactState
@@ -22,8 +23,11 @@ class GraphRepairRules(RepairRules):
         shape = planned_shape(run.facts, run.row)
         results = {fact.key: fact for fact in run.facts if fact.state == FactState.RESULT}
         failed = {key for key, fact in results.items() if not fact.ok}
-        if resolution is not None and resolution.step not in failed:
-            raise not_failed(run, resolution.step, failed)
+        failed_items = {_item_key(fact): fact for fact in run.facts if fact.state == FactState.ITEM and not fact.ok}
+        if resolution is not None and resolution.step in failed_items:
+            run, resolution = _with_item(run, failed_items[resolution.step], resolution), None
+        elif resolution is not None and resolution.step not in failed:
+            raise not_failed(run, resolution.step, failed | failed_items.keys())
         again = set(failed)
         for name in failed:
             again |= {shape.node(n).name for n in shape.descendants(shape.number[name])}
@@ -76,6 +80,21 @@ def resolve(run: RecordedRun, resolution: Resolution) -> Advance:
     return advance
 
 
+def _with_item(run: RecordedRun, item: Fact, resolution: Resolution) -> RecordedRun:
+    """The run with another outcome of a failed item."""
+    if not resolution.ok:
+        raise StateError(
+            f"item {resolution.step!r} of {run.row.pid} has failed already; resolve node {item.key!r} with an error to "
+            "end the node"
+        )
+    resolved = item._replace(at=resolution.at, ok=True, value=resolution.value, event_type=RESOLVE)
+    return replace(run, facts=[resolved if fact is item else fact for fact in run.facts])
+
+
+def _item_key(fact: Fact) -> str:
+    return f"{fact.key}[{fact.n}]"
+
+
 def _position(shape: Shape, key: str) -> UnitPosition | None:
     """The position of the unit with this key."""
     name, bracket, index = key.partition("[")
@@ -100,9 +119,14 @@ def _decided(results: Sequence[Fact]) -> Iterator[Fact]:
 
 def _item_units_of(shape: Shape, number: int, facts: Sequence[Fact]) -> list[int]:
     """The units of all items of a mapped node, which may have no tasks."""
+    return [UnitPosition(number, n).unit for n in range(_item_count(shape, number, facts))]
+
+
+def _item_count(shape: Shape, number: int, facts: Sequence[Fact]) -> int:
+    """The length of the list that a node is mapped over. Items that never began have no facts."""
     source = shape.node(number).map
     lists = [fact.value for fact in facts if fact.state == FactState.RESULT and fact.key == source]
-    return [UnitPosition(number, n).unit for n in range(len(codec.plain(lists[0])) if lists else 0)]
+    return len(codec.plain(lists[0])) if lists else 0
 
 
 def _after(shape: Shape, name: str) -> list[str]:
@@ -124,8 +148,8 @@ def _continuation(run: RecordedRun, shape: Shape, kept: Mapping[str, Fact], *, i
             units += new
             missing = len(new)
         units.append(NewUnit(shape.number[name], name, missing))
-    done_items = {f"{fact.key}[{fact.n}]" for fact in facts if fact.state == FactState.ITEM}
-    done_items |= {f"{f.key}[{f.n}]" for f in run.facts if f.state == FactState.ITEM and f.key in kept}
+    done_items = {_item_key(fact) for fact in facts if fact.state == FactState.ITEM}
+    done_items |= {_item_key(f) for f in run.facts if f.state == FactState.ITEM and f.key in kept}
     facts += [f for f in run.facts if f.state == FactState.ITEM and f.key in kept and kept[f.key].kind != SKIPPED]
     facts += [f for f in run.facts if f.state == FactState.START and (f.key in kept or f.key in done_items)]
     return Continuation(facts, units=units, open_nodes=len(open_nodes))
@@ -133,10 +157,7 @@ def _continuation(run: RecordedRun, shape: Shape, kept: Mapping[str, Fact], *, i
 
 def _item_units(shape: Shape, name: str, facts: Sequence[Fact], done: Sequence[Fact]) -> list[NewUnit]:
     """Units for the items of a mapped node that have not succeeded."""
-    finished = {fact.n for fact in done}
-    every = {fact.n for fact in facts if fact.state == FactState.ITEM and fact.key == name}
-    started = [f.key for f in facts if f.state == FactState.START and f.key.startswith(f"{name}[")]
-    every |= {int(key[len(name) + 1 : -1]) for key in started}
-    number = shape.number[name]
-    open_items = [UnitPosition(number, item).unit for item in sorted(every - finished)]
+    finished, number = {fact.n for fact in done}, shape.number[name]
+    items = range(_item_count(shape, number, facts))
+    open_items = [UnitPosition(number, item).unit for item in items if item not in finished]
     return [NewUnit(unit, shape.key(unit), 0) for unit in open_items]

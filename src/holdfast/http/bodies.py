@@ -28,10 +28,17 @@ async def read(request: Request, adapter: TypeAdapter[T], limit: int, *, require
     if not data and required:
         raise _invalid_json("a JSON body is needed, at least {}")
     value = parse(data) if data else {}
+    return check(adapter, value)
+
+
+def check(adapter: TypeAdapter[T], value: Any, *, path: Sequence[str] = ()) -> T:
+    """Return the value as ``adapter``'s type. ``path``: its place in the body, for the issues of a refusal."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
         issues = responses.issues_of(error.errors(include_url=False, include_context=False, include_input=False))
+        for issue in issues:
+            issue["path"] = [*path, *issue["path"]]
         raise responses.invalid(responses.sentence(issues), issues) from None
 
 

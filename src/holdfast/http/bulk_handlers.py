@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Path
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.client.bulk_jobs import BulkJob
 from holdfast.core.attributes import OPERATORS
 from holdfast.core.filters import Filter
-from holdfast.http import response_bodies, responses, wire, wire_requests
+from holdfast.http import bodies, response_bodies, responses, wire, wire_requests
 from holdfast.http.admission import admitted
-from holdfast.http.auth import AuthContent
+from holdfast.http.auth import AuthContent, AuthEvent
 from holdfast.http.handlers import Handlers
 from holdfast.http.responses import reply
 
@@ -26,15 +28,34 @@ _FIELDS = {
 }  # fmt: skip
 
 
+_NO_ARGUMENTS: TypeAdapter[Any] = TypeAdapter(wire_requests.NoArguments)
+_ARGUMENTS: Mapping[str, TypeAdapter[Any]] = {
+    "cancel": TypeAdapter(wire_requests.CancelArguments),
+    "sendEvent": TypeAdapter(wire_requests.EventArguments),
+    "fork": TypeAdapter(wire_requests.ForkArguments),
+    "move": TypeAdapter(wire_requests.MoveArguments),
+}
+
+
 def bulk_content(body: wire_requests.BulkRequest) -> AuthContent:
     """The content that hooks see: the body, and its filter."""
     given: Any = body["filter"]
     if not given:
         issue: wire.Issue = {"path": ["filter"], "message": "needs at least one condition", "type": "too_short"}
         raise responses.invalid("filter: needs at least one condition", [issue])
+    arguments: Any = {} if body.get("dryRun", False) else _checked_arguments(body)
+    event = None
+    if body["action"] == "sendEvent" and arguments:
+        event = AuthEvent(arguments["type"], arguments.get("payload"), arguments.get("id"))
     search = {key: _condition(value) for key, value in given.get("search", {}).items()}
     fields = {name: given.get(key) for key, name in _FIELDS.items()}
-    return AuthContent(body, filters=Filter(search=search or None, **fields))
+    return AuthContent(body, event=event, filters=Filter(search=search or None, **fields))
+
+
+def _checked_arguments(body: wire_requests.BulkRequest) -> Any:
+    """The arguments of the action. A dry run needs none."""
+    adapter = _ARGUMENTS.get(body["action"], _NO_ARGUMENTS)
+    return bodies.check(adapter, body.get("arguments", {}), path=["arguments"])
 
 
 def _condition(value: Any) -> Any:

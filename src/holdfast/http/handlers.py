@@ -208,7 +208,7 @@ class Control(Handlers):
         client = self._client()
         body: wire_requests.MoveRequest = admitted(request).body
         address = client.instances.address(workflow, instance_id)
-        return await _done(client.control.move(*address, body["version"]))
+        return await _done(client.control.move(*address, body["version"], body.get("reason")))
 
     async def kill(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Write the tombstone of a graph's run: no node starts any more, and results of running nodes are refused."""

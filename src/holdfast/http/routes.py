@@ -58,6 +58,11 @@ def _batch_scopes(body: wire_requests.NewBatch) -> set[Scope]:
     return {scope for entry in body["instances"] for scope in _start_scopes(entry)}
 
 
+def _bulk_scopes(body: wire_requests.BulkRequest) -> set[Scope]:
+    """The other scope of a bulk action: that of the request which it makes on each instance."""
+    return {Scope.SEND_EVENT} if body["action"] == "sendEvent" else set()
+
+
 def _new_event_content(body: wire_requests.NewEvent) -> AuthContent:
     return AuthContent(body, event=AuthEvent(body["type"], body.get("payload"), body.get("id")))
 
@@ -102,7 +107,7 @@ def _repair_routes(backend: Backend) -> Sequence[Spec]:
         ),
         Spec(
             "POST", "/_bulk", "startBulk", Scope.MANAGE, bulk.start, wire.BulkAccepted,
-            (400, 404, 408, 413, 415), _BULK, content=bulk_content, lists=True,
+            (400, 404, 408, 413, 415), _BULK, content=bulk_content, lists=True, also=_bulk_scopes,
         ),
         Spec("GET", "/_bulk/{bulk_id}", "getBulk", Scope.MANAGE, bulk.progress, wire.BulkJob, (404,)),
         Spec("GET", "/_audit", "getAllAudit", Scope.READ, audit.all, wire.AuditRecords, (400,)),

@@ -47,13 +47,16 @@ class NewBatch(TypedDict):
     instances: list[BatchEntry]
 
 
+EventId = Annotated[str, Field(min_length=1, max_length=200)]
+
+
 @strict
 class NewEvent(TypedDict):
     """With a ``reason``, which may be empty, the event is audited."""
 
     type: str
     payload: NotRequired[Any]
-    id: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
+    id: NotRequired[EventId]
     reason: NotRequired[Reason]
 
 
@@ -67,11 +70,15 @@ class KillRequest(TypedDict):
     reason: NotRequired[Reason]
 
 
+Version = Annotated[str, Field(min_length=1, max_length=100, pattern="^[!-~]+$")]
+
+
 @strict
 class MoveRequest(TypedDict):
     """The version (``WorkerConfig.version``) of the workers that are to execute the run."""
 
-    version: Annotated[str, Field(min_length=1, max_length=100, pattern="^[!-~]+$")]
+    version: Version
+    reason: NotRequired[Reason]
 
 
 @strict
@@ -158,7 +165,36 @@ class BulkRequest(TypedDict):
     """Instances per second."""
     arguments: NotRequired[dict[str, Any]]
     """For ``sendEvent``: ``type``, ``payload`` and ``id``; for ``cancel``: ``deadlineMs``; for ``fork``: ``before``,
-    ``suffix`` and ``outputs``."""
+    ``suffix`` and ``outputs``; for ``move``: ``version``."""
+
+
+@strict
+class NoArguments(TypedDict):
+    """The arguments of a bulk action that takes none."""
+
+
+@strict
+class CancelArguments(TypedDict):
+    deadlineMs: NotRequired[Milliseconds]
+
+
+@strict
+class EventArguments(TypedDict):
+    type: str
+    payload: NotRequired[Any]
+    id: NotRequired[EventId]
+
+
+@strict
+class ForkArguments(TypedDict):
+    before: str
+    suffix: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
+    outputs: NotRequired[dict[str, Any]]
+
+
+@strict
+class MoveArguments(TypedDict):
+    version: Version
 
 
 def _whole_number(value: object) -> object:

@@ -209,9 +209,9 @@ class Seal:
                 return RecordedOperation(self.new_run(new), recorded.fact)
             case NewEvent() as event:
                 return RecordedOperation(self.new_event(event), recorded.fact)
-            case ReplyToEvent(n, reply):
+            case ReplyToEvent(n, reply, trace):
                 sealed = Reply(reply.ok, self.value(reply.value, home, "reply"))
-                return RecordedOperation(ReplyToEvent(n, sealed), recorded.fact)
+                return RecordedOperation(ReplyToEvent(n, sealed, trace), recorded.fact)
             case _:
                 return recorded
 

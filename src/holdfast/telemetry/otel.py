@@ -35,6 +35,7 @@ from holdfast.store.protocol import (
     Observed,
     OutboxRow,
     RecordedOperation,
+    ReplyToEvent,
     RunRecord,
     StoredEvent,
     TaskRef,
@@ -176,6 +177,9 @@ class OpenTelemetry(Telemetry):
         if new:
             _add_trace(new)
         _add_sender([one.operation for one in operations if isinstance(one.operation, NewEvent)])
+        for one in operations:
+            if isinstance(one.operation, ReplyToEvent):
+                one.operation = one.operation._replace(trace=_text(_carrier()))
 
     def outbox_planned(self, claim: Claim, observed: Observed) -> None:
         context = _text(_carrier())

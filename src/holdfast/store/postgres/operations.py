@@ -151,8 +151,8 @@ def _operation_row(operation: Operation, token: int) -> Row:
             return _row(kind, workflow, instance_id, payload=payload, number=deadline_ms, note=reason, ok=children_only)
         case TerminateRun(workflow, instance_id, reason):
             return _row(OperationKind.TERMINATE, workflow, instance_id, note=reason)
-        case ReplyToEvent(event, (ok, value)):
-            return _row(OperationKind.REPLY, payload=value, number=event, ok=ok)
+        case ReplyToEvent(event, (ok, value), trace):
+            return _row(OperationKind.REPLY, payload=value, number=event, ok=ok, trace=trace)
         case _:
             raise AssertionError(f"{type(operation).__name__} has no operation row")
 

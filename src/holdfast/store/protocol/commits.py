@@ -138,6 +138,8 @@ class ReplyToEvent(NamedTuple):
 
     event: int
     reply: Reply
+    trace: str | None = None
+    """The trace context of the replying run, as JSON."""
 
 
 Operation = NewRun | NewEvent | WatchRun | UnwatchRun | CancelRun | TerminateRun | ReplyToEvent

@@ -121,7 +121,8 @@ def examine_waiting(
                 Severity.ERROR,
                 "versions",
                 f"{what}, pinned to version {one.pin!r}, for which no worker is alive",
-                f"start a worker of {one.pin}, or `holdfast instances move --to VERSION`",
+                f"start a worker of {one.pin}, or `holdfast instances move -w {one.workflow} --version {one.pin} "
+                "--to VERSION`",
             )
         else:
             yield Finding(

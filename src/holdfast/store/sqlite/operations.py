@@ -17,7 +17,6 @@ from holdfast.store.protocol import (
     NewRun,
     Operation,
     RecordedOperation,
-    Reply,
     ReplyToEvent,
     RequestResult,
     RunRecord,
@@ -136,16 +135,18 @@ class _Performer:
         tx.connection.execute(_SQL["set_reply"], (*key, operation.reply.ok, operation.reply.value, tx.now))
         sender, ask = map(decode_text, event)
         if sender is not None and ask is not None and tx.connection.changes():
-            self._send_reply(sender, ask, operation.reply)
+            self._send_reply(sender, ask, operation)
         return RequestResult.DONE
 
-    def _send_reply(self, to: str, ask: str, reply: Reply) -> None:
+    def _send_reply(self, to: str, ask: str, operation: ReplyToEvent) -> None:
         """Send a REPLY to the current run of the asking pid. A client that asked reads the reply from the event."""
         workflow, _, instance_id = to.partition("/")
         asking_run = find_current(self._tx, workflow, instance_id)
         if asking_run is None or asking_run.status.terminal:
             return
+        reply = operation.reply
         ok = b"true" if reply.ok else b"false"
         payload = b'{"ask":%s,"ok":%s,"value":%s}' % (json.dumps(ask).encode(), ok, reply.value or b"null")
-        effect = add_event(self._tx, asking_run, QueuedEvent(REPLY, payload, sender=ends.pid_of(self._run)))
+        event = QueuedEvent(REPLY, payload, sender=ends.pid_of(self._run), trace=operation.trace)
+        effect = add_event(self._tx, asking_run, event)
         add_effect(self.done.affected, asking_run.run, effect)

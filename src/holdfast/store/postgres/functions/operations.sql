@@ -269,6 +269,9 @@ BEGIN
             p_now, v_asker, {REPLY}, '{"ask":'::bytea || {schema}.holdfast_json_string(v_event.ask)
                 || CASE WHEN p_operation.ok THEN ',"ok":true,"value":'::bytea ELSE ',"ok":false,"value":'::bytea END
                 || coalesce(p_operation.payload, 'null'::bytea) || '}'::bytea, p_pid);
+        UPDATE {schema}.holdfast_event SET trace = p_operation.trace
+         WHERE run = v_asker AND p_operation.trace IS NOT NULL
+           AND n = (SELECT max(n) FROM {schema}.holdfast_event WHERE run = v_asker);
     END IF;
     RETURN v_affected;
 END $$;
