@@ -17,8 +17,10 @@ from holdfast.cli.start_options import (
     ConflictPolicy,
     ContextValues,
     CronText,
+    DebounceMaxWait,
     DebounceTime,
     DedupeKey,
+    DedupePeriod,
     Delay,
     ExecutionTimeout,
     Key,
@@ -78,7 +80,9 @@ def create(
     key: Key = None,
     singleton: SingletonPolicy = None,
     dedupe: DedupeKey = None,
+    dedupe_period: DedupePeriod = None,
     debounce: DebounceTime = None,
+    debounce_max_wait: DebounceMaxWait = None,
     on_limit: LimitPolicy = None,
 ) -> None:
     """Start a new instance of a workflow.
@@ -93,7 +97,7 @@ def create(
       holdfast instances create -w greet --queue night --delay 8h --search team=a --priority 5
       holdfast instances create -w greet -i g-1 --on-reuse retry_if_failed --run-timeout 10m
       holdfast instances create -w greet --message 'approval={"by": "ann"}'
-      holdfast instances create -w reindex --params '"shop-1"' --key shop-1 --debounce 5s
+      holdfast instances create -w reindex --params '"shop-1"' --key shop-1 --debounce 5s --debounce-max-wait 1m
     """
     from holdfast.cli import views
 
@@ -112,15 +116,25 @@ def create(
         memo=memo,
         context=context,
         messages=_message_list(message),
-        search=_search_object(search),
-        dedupe=None if dedupe is None else json.dumps({"key": dedupe}),
-        debounce=None if debounce is None else json.dumps({"wait": debounce}),
+        search=search_object(search),
+        dedupe=_policy("dedupe", {"key": dedupe}, "dedupe-period", {"period": dedupe_period}),
+        debounce=_policy("debounce", {"wait": debounce}, "debounce-max-wait", {"maxWait": debounce_max_wait}),
     )
     created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(created, workflow)
 
 
-def _search_object(texts: Sequence[str] | None) -> str | None:
+def _policy(option: str, main: dict[str, object], detail: str, details: dict[str, object]) -> str | None:
+    """A start policy as a JSON object. Its details need the option that chooses it."""
+    given = {name: value for name, value in details.items() if value is not None}
+    if None not in main.values():
+        return json.dumps(main | given)
+    if given:
+        raise typer.BadParameter(f"--{detail} needs --{option}")
+    return None
+
+
+def search_object(texts: Sequence[str] | None) -> str | None:
     """Search attributes as a JSON object: numbers, true and false as such, any other value as text."""
     if not texts:
         return None

@@ -130,6 +130,21 @@ DebounceTime = Annotated[
         "--debounce", metavar="DURATION", parser=read_seconds, help="Begin after this time without a further start."
     ),
 ]
+DedupePeriod = Annotated[
+    float | None,
+    typer.Option(
+        "--dedupe-period", metavar="DURATION", parser=read_seconds, help="With --dedupe: also within this time after."
+    ),
+]
+DebounceMaxWait = Annotated[
+    float | None,
+    typer.Option(
+        "--debounce-max-wait",
+        metavar="DURATION",
+        parser=read_seconds,
+        help="With --debounce: begin at most this time after the first start.",
+    ),
+]
 LimitPolicy = Annotated[
     OnLimit | None,
     typer.Option("--on-limit", metavar="POLICY", help="If a limit has no room: " + ", ".join(OnLimit)),
