@@ -63,6 +63,7 @@ def _statement(module: Any, name: str, old: str, new: str) -> Patch:
 BUGS: dict[str, Patch] = {
     "leaked permit": _without_trigger("holdfast_task_released"),
     "over-admission": (limit_uses.LimitUses, "room", _admit_one_more),
+    "too many at once": (limit_uses.LimitUses, "room_for", lambda _: lambda _uses, _keys, wanted, _tokens: wanted),
     "lost wake-up of a waiter": (permits._Flow, "_grant_at", lambda _: lambda *_args: None),
     "starved key": _statement(permits, "next_group", "needs_tokens, pass,", "needs_tokens, pass DESC,"),
     "wrong GCRA clock": (limit_uses.LimitUses, "room", _clock_ahead),
