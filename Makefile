@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-js coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos operated soak fuzz simulate planted explore hostile power clean
+.PHONY: help demo test check check-js coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos operated soak fuzz simulate flow planted explore hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,7 +135,7 @@ growth: $(VENV)/.ready-bench ## Measure PostgreSQL beside a million finished run
 	$(BIN)/python -m bench growth
 
 crash: $(READY) ## Kill real processes for a long time, and check that no work is lost
-	$(BIN)/python -m pytest tests/crash --long -n 2
+	$(BIN)/python -m pytest tests/crash tests/flow/test_processes.py --long -n 2
 
 chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and check that no work is lost
 	$(BIN)/python -m tests.chaos
@@ -177,6 +177,9 @@ power: $(READY) ## Simulate CYCLES=10000 power cuts, and check that no work is l
 SEEDS ?= 1000
 simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation, and check the promises
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes 2 --story --counts
+
+flow: $(READY) ## Run SEEDS=1000 seeds of limits and start policies under crashes, and check the promises
+	$(BIN)/python -m tests.flow --seeds $(SEEDS) --processes 2
 
 planted: $(READY) ## Plant bugs, and check that the simulation finds each of them
 	$(BIN)/python -m pytest tests/simulation/test_planted.py -k every_planted --long -n 2 -rP

@@ -45,30 +45,41 @@ _KINDS = ("no limit", "limit of 100 on steps", "limit of 100 on runs", "10,000 f
 
 def run(where: Path, *, quick: bool, rounds: int, on_postgres: bool) -> str:
     if not on_postgres:
-        return _measure(lambda name: f"sqlite:///{where}/{name}.db", quick=quick, rounds=rounds)
+        files: Url = lambda name: f"sqlite:///{where}/{name}.db"  # noqa: E731  (a name for a short function)
+        return _measure(files, time.process_time, quick=quick, rounds=rounds)
     with postgres.serving(where) as server:
-        return _measure(server.database, quick=quick, rounds=rounds)
+        return _measure(
+            server.database, lambda: time.process_time() + server.processor_seconds(), quick=quick, rounds=rounds
+        )
 
 
-def _measure(url: Url, *, quick: bool, rounds: int) -> str:
+def _measure(url: Url, processor: Callable[[], float], *, quick: bool, rounds: int) -> str:
+    """``processor``: the processor time in seconds that this process and its server have used."""
     runs, waiting = (200, (200, 1_000)) if quick else (_KEYS, (1_000, 1_000_000))
-    lines = _throughput(url, runs, 1 if quick else rounds)
+    lines = _throughput(url, processor, runs, 1 if quick else rounds)
     lines.append(asyncio.run(_latency(url("latency"), 50 if quick else 300)))
     lines += [asyncio.run(_exchange(url(f"waiting-{count}"), count)) for count in waiting]
     return "\n".join(lines)
 
 
-def _throughput(url: Url, runs: int, rounds: int) -> list[str]:
+def _throughput(url: Url, processor: Callable[[], float], runs: int, rounds: int) -> list[str]:
     found: dict[str, list[float]] = {kind: [] for kind in _KINDS}
+    used: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     for n in range(rounds):
-        for at, (kind, measured) in enumerate(found.items()):
-            measured.append(asyncio.run(_steps_per_second(url(f"flow-{n}-{at}"), kind, runs)))
+        for at, kind in enumerate(_KINDS):
+            before = processor()
+            found[kind].append(asyncio.run(_steps_per_second(url(f"flow-{n}-{at}"), kind, runs)))
+            used[kind].append((processor() - before) / runs / _STEPS * 1_000_000)
         if machine.version("dbos") is not None:
             for name, poll in _DBOS.items():
                 dbos = _dbos(url(f"dbos-{n}-{poll}".replace(".", "")), min(runs, _DBOS_RUNS), poll)
                 found.setdefault(name, []).append(dbos)
     base = median(found["no limit"])
-    return [f"{name:22} {median(values):8,.0f} steps/s  {median(values) / base:7.1%}" for name, values in found.items()]
+    return [
+        f"{name:22} {median(values):8,.0f} steps/s  {median(values) / base:7.1%}"
+        + (f"  {median(used[name]):6.0f} us of processor time per step" if name in used else "")
+        for name, values in found.items()
+    ]
 
 
 def _dbos(url: str, runs: int, poll: float) -> float:

@@ -83,7 +83,7 @@ def test_start_policies_have_all_their_fields(server: ScriptedServer) -> None:
     answer = Response(200, {"id": "x", "details": {"status": "active"}})
 
     run(server, "create", "-w", "f", "--dedupe", "k", "--dedupe-period", "1h", responses=(answer,))
-    run(server, "create", "-w", "f", "--debounce", "5s", "--debounce-max", "1m", "--key", "k", responses=(answer,))
+    run(server, "create", "-w", "f", "--debounce", "5s", "--debounce-max-wait", "1m", "--key", "k", responses=(answer,))
     alone = run(server, "create", "-w", "f", "--dedupe-period", "1h")
 
     assert [json.loads(request.body) for request in server.requests] == [

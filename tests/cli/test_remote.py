@@ -478,14 +478,18 @@ def test_json_is_sent_as_it_was_written(server: ScriptedServer) -> None:
 
 def test_the_values_of_a_limit_are_changed_and_removed(server: ScriptedServer) -> None:
     limit = {"name": "bank", "concurrency": None, "rate": None, "used": 0, "waiting": 0, "changed": True}
-    server.responses.extend([Response(200, limit), Response(200, limit)])
+    weighted = limit | {"fair": True, "weights": {"acme": 2.0, "other": 0.5}}
+    server.responses.extend([Response(200, limit), Response(200, limit), Response(200, weighted)])
 
     run(server, "limits", "set", "bank", "--no-concurrency", "--rate", "10/1 second", "--burst", "20")
     run(server, "limits", "set", "bank", "--no-rate", "--weight", "acme=2", "--weight", "other=0.5", "--reason", "test")
+    fair = run(server, "limits", "set", "bank", "--fair")
     wrong = run(server, "limits", "set", "bank", "--rate", "10/1 second", "--no-rate")
 
+    assert "acme=2, other=0.5" in fair.stdout
     assert [json.loads(request.body) for request in server.requests] == [
         {"concurrency": None, "rate": {"count": 10, "per": "1 second", "burst": 20}},
         {"rate": None, "weights": {"acme": 2.0, "other": 0.5}, "reason": "test"},
+        {"fair": True},
     ]
     assert (wrong.returncode, "exclude each other" in wrong.stderr) == (2, True)

@@ -31,6 +31,16 @@ def test_a_schedule_is_created_changed_and_deleted_on_the_command_line(live: Liv
     )
     assert "cron 0 3 * * * (Europe/Berlin)" in schedules("list")
     assert schedules("update", "n", "--every", "1h") == "updated schedule n\n"
+    options = ("--jitter", "5 minutes", "--run-timeout", "1h", "--retry", '{"limit": 2}', "--memo", '{"by": "ann"}')
+    assert schedules("update", "n", *options, "--search", "team=a", "--priority", "3") == "updated schedule n\n"
+    assert "run timeout 1 h" in schedules("get", "n")
+    assert schedules("update", "n", "--clear", "jitter", "--clear", "run-timeout", "--reason", "fast") == (
+        "updated schedule n\n"
+    )
+    shown = schedules("get", "n", "--runs", "0")
+    assert [text in shown for text in ("run timeout", '{"by": "ann"}', "priority 3")] == [False, True, True]
+    assert live.run("schedules", "update", "n", "--reason", "none").returncode == 1
+    assert live.run("schedules", "update", "n", "--clear", "cron", "--cron", "0 3 * * *").returncode == 2
     assert schedules("pause", "n", "--note", "moving") == "paused schedule n\n"
     assert "paused: moving" in schedules("get", "n")
     assert schedules("trigger", "n").startswith("started fulfil/n-")

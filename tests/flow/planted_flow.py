@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.store.sqlite import claim, permits, singletons, start_policies
+from holdfast.store.sqlite import claim, limit_uses, permits, singletons, start_policies
 from holdfast.testing.simulation.database import SimulatedDatabase
 
 Patch = tuple[Any, str, Callable[[Any], Any]]
@@ -29,7 +29,7 @@ def _without_trigger(name: str) -> Patch:
 
 def _admit_one_more(original: Any) -> Any:
     def room(flow: Any, key: Any, needs_tokens: int = 1) -> Any:
-        found, limit = original(flow, key, needs_tokens), flow._limit(key.name)
+        found, limit = original(flow, key, needs_tokens), flow.limit(key.name)
         full = limit is not None and limit.values.concurrency == found.used
         return found._replace(free=True) if full else found
 
@@ -62,10 +62,11 @@ def _statement(module: Any, name: str, old: str, new: str) -> Patch:
 
 BUGS: dict[str, Patch] = {
     "leaked permit": _without_trigger("holdfast_task_released"),
-    "over-admission": (permits._Flow, "_room", _admit_one_more),
+    "over-admission": (limit_uses.LimitUses, "room", _admit_one_more),
+    "too many at once": (limit_uses.LimitUses, "room_for", lambda _: lambda _uses, _keys, wanted, _tokens: wanted),
     "lost wake-up of a waiter": (permits._Flow, "_grant_at", lambda _: lambda *_args: None),
     "starved key": _statement(permits, "next_group", "needs_tokens, pass,", "needs_tokens, pass DESC,"),
-    "wrong GCRA clock": (permits._Flow, "_room", _clock_ahead),
+    "wrong GCRA clock": (limit_uses.LimitUses, "room", _clock_ahead),
     "debounce lost update": _statement(
         start_policies, "replace_params", "params = ?2", "params = coalesce(params, ?2)"
     ),

@@ -14,7 +14,7 @@ from holdfast import Context, Holdfast, WorkerConfig
 
 
 def make_app(url: str, journal: str, lease: str = "2 seconds") -> Holdfast:
-    app = Holdfast(url, worker=WorkerConfig(lease=lease, poll="100 ms", concurrency=50))
+    app = Holdfast(url, worker=WorkerConfig(lease=lease, poll="100 ms", concurrency=50, max_losses=1000))
     bank = app.limit("bank", concurrency=5)
     tenants = app.limit("tenants", fair=True)
 

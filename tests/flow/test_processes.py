@@ -125,8 +125,8 @@ async def _end(workers: list[asyncio.subprocess.Process]) -> None:
     await asyncio.gather(*(process.wait() for process in workers))
 
 
-async def _all_ended(app: Holdfast) -> None:
-    async with asyncio.timeout(60):
+async def _all_ended(app: Holdfast, seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
         while await _open(app):
             await asyncio.sleep(0.05)
 
@@ -136,29 +136,40 @@ async def _open(app: Holdfast) -> int:
     return sum(n for by in stats.runs.values() for status, n in by.items() if status != "complete")
 
 
-async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing(url: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing(
+    url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rounds = 3 if request.config.getoption("--long") else 1
     journal, gone = _new_journal(tmp_path), dict[int, float]()
+    files = [journal, *([url.removeprefix("sqlite:///")] if url.startswith("sqlite") else [])]
     app = make_app(url, journal)
     async with app.connect():
         workers = [await _worker(url, journal) for _ in range(4)]
+        started = [*workers]
         try:
-            for n in range(_RUNS):
+            for n in range(_RUNS * rounds):
                 await app.start("tour", n)
-            await _until_entered(journal, 15)
-            await _kill(workers.pop(), gone)
-            await _until_entered(journal, 45)
-            stalled = workers[0]
-            await _stop(stalled, [journal, *([url.removeprefix("sqlite:///")] if url.startswith("sqlite") else [])])
-            gone[stalled.pid] = time.time()
-            await _until_entered(journal, 90)
-            stalled.send_signal(signal.SIGCONT)
-            await _all_ended(app)
+            for n in range(rounds):
+                left = _RUNS * n
+                await _until_entered(journal, left + 15)
+                await _kill(workers.pop(), gone)
+                await _until_entered(journal, left + 45)
+                stalled = workers.pop(0)
+                await _stop(stalled, files)
+                gone[stalled.pid] = time.time()
+                if n < rounds - 1:
+                    workers += [await _worker(url, journal) for _ in range(2)]
+                    started += workers[-2:]
+                await _until_entered(journal, left + 90)
+                stalled.send_signal(signal.SIGCONT)
+            await _all_ended(app, 60 * rounds)
             await _nothing_left(app)
         finally:
-            await _end(workers)
+            await _end([process for process in started if process.returncode is None])
 
     assert _most_inside(journal, gone) == 5
-    assert _query(journal, "SELECT count(DISTINCT n) FROM journal WHERE event = 'leave'") == [(_RUNS,)]
+    assert _query(journal, "SELECT count(DISTINCT n) FROM journal WHERE event = 'leave'") == [(_RUNS * rounds,)]
 
 
 async def test_restarts_of_the_server_never_exceed_a_limit_and_leave_nothing(

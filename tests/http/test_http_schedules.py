@@ -27,6 +27,27 @@ async def test_a_schedule_is_created_changed_and_deleted(h: Harness, virtual: Ap
     assert actions == ["schedule_delete", "schedule_update", "schedule_create"]
 
 
+async def test_start_options_of_a_schedule_are_shown_replaced_and_removed(h: Harness, virtual: Api) -> None:
+    options = {"runTimeout": "1h", "retry": {"limit": 2, "delay": "1m"}, "memo": {"by": "ann"}, "summary": "nightly"}
+
+    created = await virtual.post(BASE, {"name": "s", "workflow": "waiter", "every": "1h"} | options)
+    assert (created["options"]["runTimeout"], created["options"]["retry"]["delayMs"]) == ("1 h", 60_000)
+    changes = {"runTimeout": None, "retry": None, "taskTimeout": "5s", "reason": "it is fast now"}
+    changed = (await virtual.send("PATCH", f"{BASE}/s", json=changes)).json()
+    assert changed["options"] == {"taskTimeout": "5 s", "memo": {"by": "ann"}, "summary": "nightly"}
+    assert (await h.app.audit()).items[0].reason == "it is fast now"
+
+
+async def test_the_number_of_last_runs_can_be_chosen(h: Harness, virtual: Api) -> None:
+    await virtual.post(BASE, {"name": "s", "workflow": "waiter", "every": "1h"})
+    for _ in range(2):
+        await virtual.post(f"{BASE}/s/trigger")
+
+    shown = [len((await virtual.get(f"{BASE}/s?runs={n}"))["lastRuns"]) for n in (0, 1, 10)]
+    assert shown == [0, 1, 2]
+    assert (await virtual.send("GET", f"{BASE}/s?runs=101")).status_code == 400
+
+
 async def test_a_paused_schedule_can_be_triggered_and_backfilled(h: Harness, virtual: Api) -> None:
     await virtual.post(BASE, {"name": "s", "workflow": "waiter", "every": "1h"})
 

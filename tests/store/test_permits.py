@@ -295,6 +295,50 @@ async def test_lower_priority_numbers_are_granted_first_within_a_key(world: Worl
     assert order == [tasks[3].run, tasks[2].run, tasks[1].run]
 
 
+async def test_permits_that_are_granted_together_follow_their_priorities_and_the_order_of_the_requests(
+    world: World,
+) -> None:
+    at = await desk(world, bank=LimitValues(concurrency=3))
+    task = await world.start_claimed("a")
+
+    def requests(*priorities: int) -> list[PermitRequest]:
+        return [PermitRequest(task, f"{priority}-{n}", 1, [BANK], priority) for n, priority in enumerate(priorities)]
+
+    async def exchange(**parts: Any) -> PermitReply:
+        return await world.store.exchange_permits(PermitExchange(task.owner, **parts))
+
+    first = await exchange(requests=requests(9, 9, 9, 5, 7, 1, 5, 3))
+    assert first.results == [HELD] * 3 + [WAITING] * 5
+    back = await exchange(returns=[PermitReturn(task, "9-0", 1)])
+    assert [permit.step for permit in back.granted] == ["1-5"]
+    await exchange(requests=[PermitRequest(task, "0-late", 1, [BANK], 0)])
+    [position] = [one for one in await world.store.read(PermitPositionsQuery(task.run)) if one.step == "7-4"]
+    assert (position.used, position.waiting, position.before) == (3, 5, 4)
+    back = await exchange(returns=[PermitReturn(task, step, 1) for step in ("9-1", "9-2", "1-5")])
+    assert sorted(permit.step for permit in back.granted) == ["0-late", "3-7", "5-3"]
+    assert await at.used() == 3
+    back = await exchange(returns=[PermitReturn(task, step, 1) for step in ("0-late", "3-7", "5-3")])
+    assert sorted(permit.step for permit in back.granted) == ["5-6", "7-4"]
+    assert await at.used() == 2
+
+
+async def test_a_pause_among_requests_of_one_group_withdraws_its_permit_only(world: World) -> None:
+    await desk(world, bank=LimitValues(concurrency=1))
+    tasks = [await world.start_claimed(name) for name in "acb"]
+    await world.pause("b")
+
+    asked = [
+        PermitRequest(task, "", 0, [BANK], priority, park=True) for task, priority in zip(tasks, (5, 5, 0), strict=True)
+    ]
+    reply = await world.store.exchange_permits(PermitExchange(tasks[0].owner, requests=asked))
+    assert reply.results == [HELD, WAITING, WAITING]
+    [record] = await world.store.limits(ReadLimits("bank"))
+    assert (record.used, record.waiting) == (1, 1)
+    await world.terminate("a")
+    await world.store.exchange_permits(PermitExchange(tasks[0].owner))
+    assert await world.claimed_ids() == ["c"]
+
+
 async def test_a_fair_limit_serves_a_key_with_one_run_after_one_service_of_a_key_with_many(world: World) -> None:
     values = LimitValues(fair=True)
     limited = await desk(world, bank=LimitValues(concurrency=1), tenants=values)

@@ -117,7 +117,7 @@ class Players:
 
     async def step(self) -> None:
         actions = [self.start, self.request, self.request, self.request, self.give_back, self.give_back, self.end]
-        actions += [self.suspend, self.lose, self.pass_time, self.change]
+        actions += [self.suspend, self.lose, self.pass_time, self.change, self.exchange_many, self.exchange_many]
         await self.random.choice(actions)()
         for owner in _OWNERS:
             await self.look(owner)
@@ -151,6 +151,31 @@ class Players:
             self.model.waiting.pop((run, step), None)
             returned = PermitReturn(task, step, 1)
             self.granted(await self.world.store.exchange_permits(PermitExchange(task.owner, returns=[returned])))
+
+    async def exchange_many(self) -> None:
+        """Returns and requests of one worker in one exchange; most requests are of one group."""
+        owner = self.random.choice(_OWNERS)
+        while not (tasks := [task for task in self.tasks if task.owner == owner]):
+            await self.start()
+        known = [*self.model.held.items(), *self.model.waiting.items()]
+        own = [(permit, task) for permit, (task, _) in known if task.owner == owner]
+        ended = self.random.sample(own, self.random.randint(0, min(4, len(own))))
+        for permit, _ in ended:
+            self.model.held.pop(permit, None)
+            self.model.waiting.pop(permit, None)
+        keys = [LimitKey(name, "") for name in self.random.sample(_NAMES, self.random.randint(1, 2))]
+        asked = []
+        for _ in range(self.random.randint(1, 6)):
+            task, step = self.random.choice(tasks), f"s{next(self._steps)}"
+            wanted = keys if self.random.random() < 0.8 else [LimitKey("alpha", self.random.choice(_KEYS))]
+            self.model.waiting[task.run, step] = (task, wanted)
+            asked.append(PermitRequest(task, step, 1, wanted, self.random.randint(0, 2)))
+        returns = [PermitReturn(task, step, 1) for (_, step), task in ended]
+        reply = await self.world.store.exchange_permits(PermitExchange(owner, returns, asked))
+        self.granted(reply)
+        for one, result in zip(asked, reply.results, strict=True):
+            if result is PermitResult.HELD:
+                self.model.grant((one.task.run, one.step), self.world.now())
 
     async def look(self, owner: str) -> None:
         self.granted(await self.world.store.exchange_permits(PermitExchange(owner)))

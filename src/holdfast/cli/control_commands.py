@@ -17,7 +17,7 @@ from holdfast.cli.start_options import (
     ConflictPolicy,
     ContextValues,
     CronText,
-    DebounceMax,
+    DebounceMaxWait,
     DebounceTime,
     DedupeKey,
     DedupePeriod,
@@ -83,7 +83,7 @@ def create(
     dedupe: DedupeKey = None,
     dedupe_period: DedupePeriod = None,
     debounce: DebounceTime = None,
-    debounce_max: DebounceMax = None,
+    debounce_max_wait: DebounceMaxWait = None,
     on_limit: LimitPolicy = None,
     reason: Reason = None,
 ) -> None:
@@ -99,7 +99,7 @@ def create(
       holdfast instances create -w greet --queue night --delay 8h --search team=a --priority 5
       holdfast instances create -w greet -i g-1 --on-reuse retry_if_failed --run-timeout 10m
       holdfast instances create -w greet --message 'approval={"by": "ann"}'
-      holdfast instances create -w reindex --params '"shop-1"' --key shop-1 --debounce 5s
+      holdfast instances create -w reindex --params '"shop-1"' --key shop-1 --debounce 5s --debounce-max-wait 1m
     """
     from holdfast.cli import views
 
@@ -112,7 +112,7 @@ def create(
     }  # fmt: skip
     policies = {
         "dedupe": policy("dedupe", key=dedupe, period=dedupe_period),
-        "debounce": policy("debounce", wait=debounce, maxWait=debounce_max),
+        "debounce": policy("debounce", wait=debounce, maxWait=debounce_max_wait),
     }
     body = json_object(
         **json_texts({**texts, **seconds, **policies}),
@@ -122,13 +122,13 @@ def create(
         memo=memo,
         context=context,
         messages=_message_list(message),
-        search=_search_object(search),
+        search=search_object(search),
     )
     created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(created, workflow)
 
 
-def _search_object(texts: Sequence[str] | None) -> str | None:
+def search_object(texts: Sequence[str] | None) -> str | None:
     """Search attributes as a JSON object: numbers, true and false as such, any other value as text."""
     if not texts:
         return None

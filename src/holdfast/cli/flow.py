@@ -24,6 +24,7 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the
 LimitName = Annotated[str, typer.Argument(metavar="LIMIT", help="The name of the limit.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Audited with the change.")]
 _POLL_SECONDS = 0.5
+_COLUMNS = ["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "KEYS", "FAIR", "CHANGED"]
 
 
 @remote_command
@@ -149,8 +150,7 @@ def list_limits(remote: Remote) -> None:
     if not found:
         console().print("There are no limits.")
         return
-    columns = ["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "CHANGED"]
-    show_table(console(), table(columns, [_row(limit) for limit in found]))
+    show_table(console(), table(_COLUMNS, [_row(limit) for limit in found]))
 
 
 @limits.command(name="set")
@@ -170,6 +170,9 @@ def set_limit(
     weight: Annotated[
         list[str] | None,
         typer.Option("--weight", metavar="KEY=N", help="Replace the weights of fair keys; repeatable."),
+    ] = None,
+    fair: Annotated[
+        bool | None, typer.Option("--fair/--no-fair", help="Keys share the limits that they have in common in turn.")
     ] = None,
     reason: Reason = None,
 ) -> None:
@@ -192,13 +195,17 @@ def set_limit(
         values["rate"] = _one_of("rate", given, removed=no_rate)
     elif burst is not None:
         raise typer.BadParameter("--burst needs --rate")
+    if fair is not None:
+        values["fair"] = fair
     if weight:
         values["weights"] = dict(map(_weight, weight))
     if not values:
-        raise typer.BadParameter("give --concurrency, --rate, --weight, --no-concurrency or --no-rate")
+        raise typer.BadParameter(
+            "give --concurrency, --rate, --fair, --weight, --no-concurrency, --no-rate or --no-fair"
+        )
     body = json.dumps(values if reason is None else values | {"reason": reason})
     changed = remote.put("_limits", limit, expect="name", body=body)
-    show_table(console(), table(["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "CHANGED"], [_row(changed)]))
+    show_table(console(), table(_COLUMNS, [_row(changed)]))
 
 
 def _rate(text: str, burst: int | None) -> dict[str, Any]:
@@ -230,6 +237,13 @@ def _body(reason: str | None, **values: Any) -> str | None:
     return json.dumps(body) if body else None
 
 
+def _fairness(limit: Fields) -> str:
+    if not limit.true("fair"):
+        return "-"
+    weights = limit.any("weights")
+    return ", ".join(f"{key}={weight:g}" for key, weight in weights.items()) if weights else "yes"
+
+
 def _row(limit: Fields) -> list[Text]:
     from holdfast.cli.output import line
 
@@ -240,7 +254,9 @@ def _row(limit: Fields) -> list[Text]:
         "-" if concurrency is None else str(concurrency),
         str(limit.number("used") or 0),
         str(limit.number("waiting") or 0),
-        f"{rate.number('count')}/{rate.number('perMs')}ms" if rate else "-",
+        f"{rate.number('count')}/{rate.number('perMs')}ms, burst {rate.number('burst')}" if rate else "-",
+        str(limit.number("keys") or 0),
+        _fairness(limit),
         "yes" if limit.true("changed") else "no",
     )
     return [line(text) for text in texts]

@@ -126,8 +126,8 @@ class Remote:
         """Replace some fields. The request is idempotent."""
         return self._send_with_retries("PATCH", path, _with_field(expect), body=body)
 
-    def delete(self, *path: str, expect: str) -> Fields:
-        return self._send_with_retries("DELETE", path, _with_field(expect), repeatable=False)
+    def delete(self, *path: str, expect: str, body: str | None = None) -> Fields:
+        return self._send_with_retries("DELETE", path, _with_field(expect), body=body, repeatable=False)
 
     def lines(self, *path: str, query: Mapping[str, object] | None = None) -> Iterator[str]:
         """The lines of a response that ends when the server has nothing more to send."""

@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import read_json, remote_command
+from holdfast.cli.options import remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
+from holdfast.cli.schedule_options import (
+    Calendars,
+    CatchUp,
+    Cleared,
+    Crons,
+    End,
+    Every,
+    Excluded,
+    Jitter,
+    Name,
+    Note,
+    Offset,
+    OverlapOption,
+    Reason,
+    Start,
+    Zone,
+    schedule_body,
+)
+from holdfast.cli.start_options import (
+    ContextValues,
+    ExecutionTimeout,
+    Memo,
+    Params,
+    Priority,
+    Queue,
+    RunTimeout,
+    SearchAttributes,
+    Summary,
+    TaskTimeout,
+    WorkflowRetry,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.cli.response_fields import Fields
 
-schedules = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_WORD = re.compile(r"(?=[A-Z])")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
-Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Shown with the schedule and audited.")]
-Params = Annotated[
-    str | None, typer.Option("--params", metavar="JSON", parser=read_json, help="The input of the runs.")
-]
-Crons = Annotated[
-    list[str] | None,
-    typer.Option("--cron", metavar="TEXT", help="'0 3 * * *', or six fields with seconds; repeatable."),
-]
-Every = Annotated[str | None, typer.Option("--every", metavar="DURATION", help="An interval: '30 seconds', 1h.")]
-Offset = Annotated[str | None, typer.Option("--offset", metavar="DURATION", help="Moves the ticks of --every.")]
-Calendars = Annotated[
-    list[str] | None,
-    typer.Option("--calendar", metavar="TEXT", help="'last weekday of the month at 18:00'; repeatable."),
-]
-Excluded = Annotated[
-    list[str] | None,
-    typer.Option("--exclude", metavar="TEXT", help="Dates, ranges, days in words or cron texts; repeatable."),
-]
-Zone = Annotated[str | None, typer.Option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; default UTC.")]
-OverlapOption = Annotated[
-    str | None,
-    typer.Option(
-        "--overlap", metavar="POLICY", help="skip, queue_one, queue_all, cancel_running, terminate_running or allow."
-    ),
-]
-CatchUp = Annotated[
-    str | None, typer.Option("--catch-up", metavar="DURATION", help="'last', or how old missed ticks may be.")
-]
-Jitter = Annotated[str | None, typer.Option("--jitter", metavar="DURATION", help="The longest delay of a tick.")]
-Start = Annotated[str | None, typer.Option("--start", metavar="TIME", help="The first moment: 2030-01-01T00:00:00Z.")]
-End = Annotated[str | None, typer.Option("--end", metavar="TIME", help="The last moment: 2030-12-31T00:00:00Z.")]
-Queue = Annotated[str | None, typer.Option("--queue", metavar="Q", help="The queue of the runs.")]
+schedules = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @schedules.callback()
@@ -98,16 +98,21 @@ def list_schedules(
 
 @schedules.command()
 @remote_command
-def get(remote: Remote, name: Name) -> None:
+def get(
+    remote: Remote,
+    name: Name,
+    runs: Annotated[int, typer.Option("--runs", "-n", metavar="N", min=0, max=100, help="Number of last runs.")] = 10,
+) -> None:
     """Show a schedule with its next ticks and its last runs.
 
     \b
     Examples:
       holdfast schedules get nightly
+      holdfast schedules get nightly -n 100
     """
     from holdfast.cli.output import show_text
 
-    show_text(_described(remote.get("_schedules", name, expect="name")))
+    show_text(_described(remote.get("_schedules", name, expect="name", query={"runs": runs})))
 
 
 @schedules.command()
@@ -129,7 +134,17 @@ def create(
     start: Start = None,
     end: End = None,
     queue: Queue = None,
+    priority: Priority = None,
+    execution_timeout: ExecutionTimeout = None,
+    run_timeout: RunTimeout = None,
+    task_timeout: TaskTimeout = None,
+    retry: WorkflowRetry = None,
+    search: SearchAttributes = None,
+    memo: Memo = None,
+    context: ContextValues = None,
+    summary: Summary = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create the schedule paused.")] = False,
+    note: Note = None,
 ) -> None:
     """Create a schedule.
 
@@ -139,12 +154,14 @@ def create(
       holdfast schedules create pulse -w ping --every '30 seconds' --overlap skip
       holdfast schedules create invoices -w bill --calendar 'last weekday of the month at 18:00' --params '{"of": 1}'
     """
-    body = _given(
-        params=_parsed(params), cron=cron, every=every, offset=offset, calendar=calendar, exclude=exclude,
-        timezone=timezone, overlap=overlap, catchUp=catch_up, jitter=jitter, start=start, end=end, queue=queue,
+    body = schedule_body(
+        params=params, cron=cron, every=every, offset=offset, calendar=calendar, exclude=exclude, timezone=timezone,
+        overlap=overlap, catch_up=catch_up, jitter=jitter, start=start, end=end, queue=queue, priority=priority,
+        execution_timeout=execution_timeout, run_timeout=run_timeout, task_timeout=task_timeout, retry=retry,
+        search=search, memo=memo, context=context, summary=summary, name=name, workflow=workflow,
+        paused=paused, note=note,
     )  # fmt: skip
-    body |= {"name": name, "workflow": workflow, "paused": paused}
-    remote.post("_schedules", expect="name", body=json.dumps(body), repeatable=False)
+    remote.post("_schedules", expect="name", body=body, repeatable=False)
     typer.echo(f"created schedule {name}")
 
 
@@ -153,6 +170,9 @@ def create(
 def update(
     remote: Remote,
     name: Name,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", metavar="WF", help="The workflow to start from now on.")
+    ] = None,
     params: Params = None,
     cron: Crons = None,
     every: Every = None,
@@ -166,21 +186,36 @@ def update(
     start: Start = None,
     end: End = None,
     queue: Queue = None,
+    priority: Priority = None,
+    execution_timeout: ExecutionTimeout = None,
+    run_timeout: RunTimeout = None,
+    task_timeout: TaskTimeout = None,
+    retry: WorkflowRetry = None,
+    search: SearchAttributes = None,
+    memo: Memo = None,
+    context: ContextValues = None,
+    summary: Summary = None,
+    clear: Cleared = None,
+    reason: Reason = None,
 ) -> None:
     """Replace some options of a schedule.
 
     \b
     Examples:
       holdfast schedules update nightly --cron '0 4 * * *'
-      holdfast schedules update nightly --overlap queue_one --catch-up last
+      holdfast schedules update nightly --overlap queue_one --catch-up last --run-timeout 1h
+      holdfast schedules update nightly --clear jitter --clear run-timeout --reason 'the report is fast now'
     """
-    body = _given(
-        params=_parsed(params), cron=cron, every=every, offset=offset, calendar=calendar, exclude=exclude,
-        timezone=timezone, overlap=overlap, catchUp=catch_up, jitter=jitter, start=start, end=end, queue=queue,
+    body = schedule_body(
+        params=params, cron=cron, every=every, offset=offset, calendar=calendar, exclude=exclude, timezone=timezone,
+        overlap=overlap, catch_up=catch_up, jitter=jitter, start=start, end=end, queue=queue, priority=priority,
+        execution_timeout=execution_timeout, run_timeout=run_timeout, task_timeout=task_timeout, retry=retry,
+        search=search, memo=memo, context=context, summary=summary, workflow=workflow, clear=clear,
+        reason=reason,
     )  # fmt: skip
-    if not body:
+    if json.loads(body).keys() <= {"reason"}:
         raise CommandFailedError("give at least one option to change")
-    remote.patch("_schedules", name, expect="name", body=json.dumps(body))
+    remote.patch("_schedules", name, expect="name", body=body)
     typer.echo(f"updated schedule {name}")
 
 
@@ -212,14 +247,15 @@ def resume(remote: Remote, name: Name, note: Note = None) -> None:
 
 @schedules.command()
 @remote_command
-def trigger(remote: Remote, name: Name) -> None:
+def trigger(remote: Remote, name: Name, reason: Reason = None) -> None:
     """Start a run now, also of a paused schedule.
 
     \b
     Examples:
       holdfast schedules trigger nightly
     """
-    run = remote.post("_schedules", name, "trigger", expect="id", repeatable=False)
+    body = json.dumps(_given(reason=reason))
+    run = remote.post("_schedules", name, "trigger", expect="id", body=body, repeatable=False)
     typer.echo(f"started {run.text('workflowName')}/{run.text('id')}")
 
 
@@ -231,6 +267,7 @@ def backfill(
     start: Annotated[str, typer.Option("--from", metavar="TIME", help="The first moment: 2026-01-01T00:00:00Z.")],
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="The last moment: 2026-01-08T00:00:00Z.")],
     overlap: OverlapOption = None,
+    reason: Reason = None,
 ) -> None:
     """Start runs for the ticks of a period, one after the other unless --overlap says otherwise.
 
@@ -241,7 +278,7 @@ def backfill(
       holdfast schedules backfill nightly --from 2026-01-01T00:00:00Z --to 2026-01-08T00:00:00Z
       holdfast schedules backfill nightly --from 2026-01-01T00:00:00Z --to 2026-01-08T00:00:00Z --overlap allow
     """
-    body = json.dumps(_given(start=start, end=end, overlap=overlap))
+    body = json.dumps(_given(start=start, end=end, overlap=overlap, reason=reason))
     done = remote.post("_schedules", name, "backfill", expect="ticks", body=body, repeatable=True)
     typer.echo(f"{done.number('ticks') or 0} ticks of {name} run")
 
@@ -265,19 +302,15 @@ def preview(
 
 @schedules.command()
 @remote_command
-def delete(remote: Remote, name: Name) -> None:
+def delete(remote: Remote, name: Name, reason: Reason = None) -> None:
     """Delete a schedule. Its runs stay.
 
     \b
     Examples:
       holdfast schedules delete nightly
     """
-    remote.delete("_schedules", name, expect="ok")
+    remote.delete("_schedules", name, expect="ok", body=json.dumps(_given(reason=reason)))
     typer.echo(f"deleted schedule {name}")
-
-
-def _parsed(params: str | None) -> Any:
-    return None if params is None else json.loads(params)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -300,11 +333,21 @@ def _row(schedule: Fields) -> list[Text]:
     return [line(cell) for cell in cells]
 
 
+def _option_lines(options: dict[str, Any]) -> list[str]:
+    """The start options of the runs: ``run timeout 1 h``."""
+    return [
+        f"{_WORD.sub(' ', name).lower()} {value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in options.items()
+    ]
+
+
 def _described(schedule: Fields) -> str:
     lines = [
         f"{schedule.text('name')}: {schedule.text('workflowName')}, {schedule.fields('spec').text('text')}",
         f"overlap {schedule.text('overlap')}, catch-up {schedule.text('catchUp') or 'none'}",
-        f"queue {schedule.text('queue')}, params {json.dumps(schedule.any('params'))}",
+        f"queue {schedule.text('queue')}, priority {schedule.number('priority') or 0}",
+        f"params {json.dumps(schedule.any('params'))}",
+        *_option_lines(schedule.any("options") or {}),
     ]
     if schedule.true("paused"):
         lines.append(f"paused: {schedule.text('note') or 'no note'}")

@@ -136,13 +136,13 @@ DebounceTime = Annotated[
         "--debounce", metavar="DURATION", parser=read_seconds, help="Begin after this time without a further start."
     ),
 ]
-DebounceMax = Annotated[
+DebounceMaxWait = Annotated[
     float | None,
     typer.Option(
-        "--debounce-max",
+        "--debounce-max-wait",
         metavar="DURATION",
         parser=read_seconds,
-        help="With --debounce: begin after this time at last.",
+        help="With --debounce: begin at most this time after the first start.",
     ),
 ]
 LimitPolicy = Annotated[

@@ -21,7 +21,15 @@ from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError, ScheduleExistsError, ScheduleNotFoundError, StoreBusyError
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.schedule_content import Declaration, Overlap, ScheduleContent
-from holdfast.kernel.schedule_options import ALL_OPTIONS, START_OPTIONS, check_known, declare, start_options
+from holdfast.kernel.schedule_options import (
+    ALL_OPTIONS,
+    START_OPTIONS,
+    check_known,
+    declare,
+    kept_options,
+    shown_options,
+    start_options,
+)
 from holdfast.kernel.schedule_rules import BACKFILL, TRIGGER, backfill_overlap, first_tick, held, instance_id
 from holdfast.kernel.scheduled_runs import scheduled_run
 from holdfast.store.protocol import (
@@ -117,12 +125,12 @@ class Schedules:
         self._changed()
         return await self.get(name)
 
-    async def update(self, /, name: str, **changes: Any) -> ScheduleInfo:
-        """Replace some options of a schedule: those of ``app.schedule``, without ``paused``."""
+    async def update(self, /, name: str, *, reason: str | None = None, **changes: Any) -> ScheduleInfo:
+        """Replace some options of a schedule: those of ``app.schedule``, without ``paused``. None removes an option."""
         _check_changes(changes)
 
         def edit(row: ScheduleRow, content: ScheduleContent) -> ScheduleChange:
-            return _changed(row, self._updated(row, content, changes), audit("schedule_update"))
+            return _changed(row, self._updated(row, content, changes), audit("schedule_update", reason))
 
         await self._apply(name, edit)
         return await self.get(name)
@@ -211,7 +219,7 @@ class Schedules:
                 changed,
                 queue=queue if "queue" in started else content.queue,
                 priority=priority if "priority" in started else content.priority,
-                options={**content.options, **options},
+                options={**kept_options(content.options, started), **options},
             )
         definition = self._requests.definition(changes.get("workflow", row.workflow))
         params = row.params
@@ -282,8 +290,8 @@ def info(row: ScheduleRow, *, next_ticks: int, runs: int) -> ScheduleInfo:
         ticks += content.spec.preview(ticks[0], next_ticks - 1)
     return ScheduleInfo(
         row.name, row.workflow, row.paused, row.note, content.spec, content.overlap.value, content.catch_up_text(),
-        codec.plain(row.params), content.queue, content.priority, row.declaration not in (None, REMOVED),
-        from_ms(row.created_at), from_ms(row.updated_at), ticks[:next_ticks],
+        codec.plain(row.params), content.queue, content.priority, shown_options(content.options),
+        row.declaration not in (None, REMOVED), from_ms(row.created_at), from_ms(row.updated_at), ticks[:next_ticks],
         [_run(tick) for tick in row.ticks[:runs]],
     )  # fmt: skip
 

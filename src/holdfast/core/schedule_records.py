@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,8 @@ class ScheduleInfo:
     params: Any
     queue: str
     priority: int
+    options: Mapping[str, Any]
+    """The other start options of the runs, by name. Timeouts are texts such as ``"1 hour"``."""
     declared: bool
     """True if the code declares the schedule; False if it was created at run time, or is no longer declared."""
     created_at: datetime

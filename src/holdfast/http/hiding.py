@@ -12,7 +12,20 @@ current_redaction: ContextVar[Redaction | None] = ContextVar("holdfast_redaction
 """The redaction of the API that serves the present request; None: values are shown."""
 
 _VALUES = frozenset(
-    {"params", "output", "result", "payload", "data", "value", "progress", "memo", "search", "facts", "reply"}
+    {
+        "params",
+        "output",
+        "result",
+        "payload",
+        "data",
+        "value",
+        "progress",
+        "memo",
+        "search",
+        "context",
+        "facts",
+        "reply",
+    }
 )
 """Fields whose values are JSON of the user's program."""
 _TEXTS = frozenset({"message", "traceback", "why", "waitingFor"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -52,14 +53,14 @@ class ScheduleFields(TypedDict):
     """``"last"``, a duration, or null."""
     queue: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
     priority: NotRequired[Priority]
-    executionTimeout: NotRequired[Timeout]
-    runTimeout: NotRequired[Timeout]
-    taskTimeout: NotRequired[Timeout]
-    retry: NotRequired[RetryFields]
+    executionTimeout: NotRequired[Timeout | None]
+    runTimeout: NotRequired[Timeout | None]
+    taskTimeout: NotRequired[Timeout | None]
+    retry: NotRequired[RetryFields | None]
     search: NotRequired[Search]
     memo: NotRequired[dict[str, Any]]
     context: NotRequired[dict[str, Any]]
-    summary: NotRequired[Annotated[str, Field(max_length=1000)]]
+    summary: NotRequired[Annotated[str, Field(max_length=1000)] | None]
 
 
 @strict
@@ -72,7 +73,10 @@ class NewSchedule(ScheduleFields):
 
 @strict
 class ScheduleChanges(ScheduleFields):
+    """Options that are absent stay as they are; null removes one."""
+
     workflow: NotRequired[str]
+    reason: NotRequired[Reason]
 
 
 @strict
@@ -112,6 +116,28 @@ class ScheduledRunBody(TypedDict):
     at: Date
 
 
+class ScheduledRetryBody(TypedDict):
+    limit: Count | None
+    delayMs: Count
+    backoff: str
+    maxDelayMs: Count
+    jitter: float
+    nonRetryable: list[str]
+
+
+class ScheduledOptionsBody(TypedDict):
+    """The start options of the runs; those without a value are absent."""
+
+    executionTimeout: NotRequired[str]
+    runTimeout: NotRequired[str]
+    taskTimeout: NotRequired[str]
+    retry: NotRequired[ScheduledRetryBody]
+    search: NotRequired[dict[str, Any]]
+    memo: NotRequired[dict[str, Any]]
+    context: NotRequired[dict[str, Any]]
+    summary: NotRequired[str]
+
+
 class ScheduleBody(TypedDict):
     name: str
     workflowName: str
@@ -123,6 +149,7 @@ class ScheduleBody(TypedDict):
     params: Any
     queue: str
     priority: int
+    options: ScheduledOptionsBody
     declared: bool
     createdAt: Date
     updatedAt: Date
@@ -158,6 +185,12 @@ class SchedulesParams(BaseModel):
     runs: WholeNumber = Field(default=1, le=100)
 
 
+class ScheduleParams(BaseModel):
+    """The query of one schedule."""
+
+    runs: WholeNumber = Field(default=10, le=100)
+
+
 class PreviewParams(BaseModel):
     count: PageSize = Field(default=10, le=1000)
 
@@ -184,14 +217,14 @@ class Schedules(Handlers):
         info = await self._client().schedules.create(body["name"], body["workflow"], **given, **_options(body))
         return reply(_schedule(info))
 
-    async def get(self, schedule: ScheduleName) -> Response:
-        """A schedule with its next five ticks and its last ten runs."""
-        return reply(_schedule(await self._client().schedules.get(schedule)))
+    async def get(self, schedule: ScheduleName, query: Annotated[ScheduleParams, Query()]) -> Response:
+        """A schedule with its next five ticks and its last ``runs``."""
+        return reply(_schedule(await self._client().schedules.get(schedule, runs=query.runs)))
 
     async def update(self, request: Request, schedule: ScheduleName) -> Response:
         """Replace some options of a schedule."""
         body: ScheduleChanges = admitted(request).body
-        given: dict[str, Any] = {key: value for key, value in body.items() if key in ("params", "workflow")}
+        given: dict[str, Any] = {key: value for key, value in body.items() if key in ("params", "workflow", "reason")}
         return reply(_schedule(await self._client().schedules.update(schedule, **given, **_options(body))))
 
     async def delete(self, request: Request, schedule: ScheduleName) -> Response:
@@ -274,9 +307,17 @@ _OWN = {"cron": "cron", "every": "every", "offset": "offset", "calendar": "calen
         "catchUp": "catch_up"}  # fmt: skip
 
 
+_REMOVABLE = {"executionTimeout": "execution_timeout", "runTimeout": "run_timeout", "taskTimeout": "task_timeout",
+              "retry": "retry", "summary": "summary"}  # fmt: skip
+"""Start options that null removes."""
+_FIELDS = {option: field for field, option in _REMOVABLE.items()}
+
+
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     own = {_OWN[key]: value for key, value in body.items() if key in _OWN}
-    return own | start_options({key: value for key, value in body.items() if key not in _OWN})
+    removed = {name: None for key, name in _REMOVABLE.items() if key in body and body[key] is None}
+    rest = {key: value for key, value in body.items() if key not in _OWN and _REMOVABLE.get(key) not in removed}
+    return own | removed | start_options(rest)
 
 
 def _reason(request: Request) -> str | None:
@@ -306,12 +347,24 @@ def _schedule(info: ScheduleInfo) -> ScheduleBody:
         "params": info.params,
         "queue": info.queue,
         "priority": info.priority,
+        "options": _shown_options(info.options),
         "declared": info.declared,
         "createdAt": date(info.created_at),
         "updatedAt": date(info.updated_at),
         "nextTicks": [date(tick) for tick in info.next_ticks],
         "lastRuns": [_run(run) for run in info.last_runs],
     }
+
+
+def _shown_options(options: Mapping[str, Any]) -> ScheduledOptionsBody:
+    shown: dict[str, Any] = {_FIELDS.get(name, name): value for name, value in options.items()}
+    if (retry := options.get("retry")) is not None:
+        shown["retry"] = ScheduledRetryBody(
+            limit=None if math.isinf(retry.limit) else int(retry.limit), delayMs=retry.delay_ms, backoff=retry.backoff,
+            maxDelayMs=retry.max_delay_ms, jitter=retry.jitter, nonRetryable=sorted(retry.non_retryable_names),
+        )  # fmt: skip
+    body: ScheduledOptionsBody = shown  # type: ignore[assignment]
+    return body
 
 
 def _spec(spec: ScheduleSpec) -> SpecBody:

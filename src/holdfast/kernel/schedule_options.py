@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from holdfast.core import attributes, codec
 from holdfast.core.checks import check_flag
-from holdfast.core.durations import Duration, timeout_ms
+from holdfast.core.durations import Duration, describe, timeout_ms
 from holdfast.core.limits import Limits
 from holdfast.core.model import DEFAULT_QUEUE
 from holdfast.core.names import check_schedule_name
@@ -75,6 +75,30 @@ def start_options(options: Mapping[str, Any], limits: Limits) -> tuple[str, int,
     encoded = stored.encode()
     queue, priority = check_queue(given.get("queue", DEFAULT_QUEUE)), check_priority(given.get("priority", 0))
     return queue, priority, {} if encoded is None else codec.plain_object(encoded, "options")
+
+
+_STORED = {
+    "retry": "retry", "execution_timeout": "executionMs", "run_timeout": "runMs", "task_timeout": "taskMs",
+    "context": "context", "memo": "memo", "search": "search", "summary": "summary",
+}  # fmt: skip
+"""The fields of ``RunOptions`` in stored form by the options that set them."""
+
+
+def kept_options(stored: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
+    """The stored start options without those that a change sets or removes."""
+    replaced = {_STORED[name] for name in changed if name in _STORED}
+    return {field: value for field, value in stored.items() if field not in replaced}
+
+
+def shown_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored start options as users write them."""
+    options = RunOptions.of_content(stored)
+    timeouts = {
+        "execution_timeout": options.execution_ms, "run_timeout": options.run_ms, "task_timeout": options.task_ms,
+    }  # fmt: skip
+    shown: dict[str, Any] = {name: describe(ms) for name, ms in timeouts.items() if ms is not None}
+    others = {name: getattr(options, name) for name in ("retry", "memo", "search", "context", "summary")}
+    return shown | {name: value for name, value in others.items() if value}
 
 
 def check_known(options: Collection[str], known: Collection[str]) -> None:

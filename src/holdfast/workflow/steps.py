@@ -52,7 +52,7 @@ class StepSpec:
 
     def limited_by(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[LimitKey]:
         """The limits of a call with their keys."""
-        named = self.named_arguments(args, kwargs)
+        named = self.named_arguments(args, kwargs) if any(limit.key is not None for limit in self.limits) else {}
         return [limit.of_arguments(args, kwargs, named) for limit in self.limits]
 
     def check_types(self) -> None:

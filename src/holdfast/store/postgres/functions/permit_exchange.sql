@@ -11,8 +11,10 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off 
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_request RECORD;
-    v_held BOOLEAN;
-    v_signal INTEGER;
+    v_added RECORD;
+    v_joined BIGINT[] := '{}';
+    v_task RECORD;
+    v_paused BOOLEAN;
     v_woken INTEGER;
 BEGIN
     IF cardinality(p_q_run) = 0 AND cardinality(p_x_run) = 0 AND cardinality(p_k_run) = 0 AND NOT p_all
@@ -41,40 +43,42 @@ BEGIN
                ARRAY(SELECT l ->> 1 FROM jsonb_array_elements(q.limits::jsonb) AS l) AS keys
           FROM {exchange.requests.numbered_rows} ORDER BY q.ord
     LOOP
-        SELECT t.signal INTO v_signal FROM {schema}.holdfast_task AS t
+        SELECT t.signal, t.permits, t.has_tokens INTO v_task FROM {schema}.holdfast_task AS t
          WHERE t.run = v_request.run AND t.unit = v_request.unit AND (t.owner = v_request.owner) IS TRUE
            AND t.epoch = v_request.epoch;
         IF NOT FOUND THEN
             results := results || {PermitResult.LOST};
             CONTINUE;
         END IF;
-        v_held := {schema}.holdfast_request_permit(
+        v_added := {schema}.holdfast_add_request(
             v_now, v_request.run, v_request.unit, v_request.owner, v_request.epoch, v_request.step, v_request.attempt,
-            v_request.names, v_request.keys, v_request.priority, v_request.until_end, v_request.park);
-        results := results || CASE WHEN v_held THEN {PermitResult.HELD} ELSE {PermitResult.WAITING} END;
-        IF v_request.park AND NOT v_held THEN
+            v_request.names, v_request.keys, v_request.priority, v_request.until_end, v_request.park,
+            v_task.permits, v_task.has_tokens);
+        results := results || CASE WHEN v_added.held THEN {PermitResult.HELD} ELSE {PermitResult.WAITING} END;
+        v_joined := v_joined || v_added.joined;
+        IF v_request.park AND NOT v_added.held THEN
             UPDATE {schema}.holdfast_task
                SET owner = NULL, lease_until = NULL, run_at = NULL, lost = losses > 0, signal = 0
              WHERE run = v_request.run AND unit = v_request.unit;
-            IF v_signal & {Signal.PAUSE} <> 0 THEN
+            IF v_task.signal & {Signal.PAUSE} <> 0 THEN
                 UPDATE {schema}.holdfast_run SET status = {Status.PAUSED}, note = NULL, updated_at = v_now
                  WHERE id = v_request.run;
             END IF;
-            -- A node of a paused graph that was claimed before the pause requests its permit after the resume.
-            DELETE FROM {schema}.holdfast_permit
-             WHERE run = v_request.run AND unit = v_request.unit AND state < {PermitState.HELD}
-               AND (SELECT status FROM {schema}.holdfast_run WHERE id = v_request.run) = {Status.PAUSED};
+            SELECT r.status = {Status.PAUSED} INTO v_paused FROM {schema}.holdfast_run AS r WHERE r.id = v_request.run;
             -- A task without an owner in a paused queue requests its permit when the queue is resumed.
             UPDATE {schema}.holdfast_task AS t SET run_at = v_now
-             WHERE t.run = v_request.run AND t.unit = v_request.unit
-               AND EXISTS (SELECT FROM {schema}.holdfast_queue AS q WHERE q.name = t.queue AND q.paused)
-               AND (SELECT status FROM {schema}.holdfast_run WHERE id = t.run) <> {Status.PAUSED};
-            IF FOUND THEN
+             WHERE t.run = v_request.run AND t.unit = v_request.unit AND NOT v_paused
+               AND EXISTS (SELECT FROM {schema}.holdfast_queue AS q WHERE q.name = t.queue AND q.paused);
+            -- A node of a paused graph that was claimed before the pause requests its permit after the resume.
+            IF FOUND OR v_paused THEN
+                PERFORM {schema}.holdfast_join_groups(v_joined);
+                v_joined := '{}';
                 DELETE FROM {schema}.holdfast_permit
                  WHERE run = v_request.run AND unit = v_request.unit AND state < {PermitState.HELD};
             END IF;
         END IF;
     END LOOP;
+    PERFORM {schema}.holdfast_join_groups(v_joined);
     v_woken := {schema}.holdfast_wake_granted(v_now);
     IF v_woken > 0 THEN
         PERFORM pg_notify('{channel}', p_store);

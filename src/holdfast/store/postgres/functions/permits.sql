@@ -139,9 +139,9 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_fair_limit(p_names TEXT[]) RETURNS 
      WHERE (SELECT l.fair FROM {schema}.holdfast_limit AS l WHERE l.name = n.name)
 $$;
 
--- Count a permit under its limits. The pass of its fair key increases by the inverse of the key's weight.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_take_permit(
-    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_needs_tokens BOOLEAN, p_granted_pass DOUBLE PRECISION
+-- Count permits under their limits. The pass of their fair key increases by the inverse of the key's weight.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_take_permits(
+    p_now BIGINT, p_names TEXT[], p_keys TEXT[], p_needs_tokens BOOLEAN, p_granted_pass DOUBLE PRECISION, p_count BIGINT
 ) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -164,11 +164,24 @@ BEGIN
              WHERE names[fair] = p_names[i] AND keys[fair] = p_keys[i] AND waiting > 0;
         END IF;
         INSERT INTO {schema}.holdfast_limit_use AS u (name, key, used, tat, pass, virtual)
-        VALUES (p_names[i], p_keys[i], 1, v_room.tat, v_pass, v_virtual)
+        VALUES (p_names[i], p_keys[i], p_count, v_room.tat, v_pass, v_virtual)
         ON CONFLICT (name, key) DO UPDATE
-           SET used = u.used + 1, tat = excluded.tat, pass = excluded.pass, virtual = excluded.virtual;
+           SET used = u.used + p_count, tat = excluded.tat, pass = excluded.pass, virtual = excluded.virtual;
     END LOOP;
 END $$;
+
+-- How many permits of a group can be granted at once, 1 to p_wanted; one has room. 1 if each permit changes the order of
+-- the next ones (fair limits), or takes a token.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_room_for(
+    p_names TEXT[], p_keys TEXT[], p_wanted BIGINT, p_needs_tokens BOOLEAN
+) RETURNS BIGINT LANGUAGE sql STABLE AS $$
+    SELECT greatest(1, least(p_wanted, min(
+               CASE WHEN l.fair OR (p_needs_tokens AND l.rate_count IS NOT NULL) THEN 1
+                    ELSE l.concurrency - coalesce(u.used, 0) END)))
+      FROM unnest(p_names, p_keys) AS n (name, key)
+      LEFT JOIN {schema}.holdfast_limit AS l ON l.name = n.name
+      LEFT JOIN {schema}.holdfast_limit_use AS u ON u.name = n.name AND u.key = n.key
+$$;
 
 -- Grant waiting permits for which freed limits, and rates that are ready, have room. Limits with keys come first; a group
 -- that could be granted competes at the last of its limits that is settled.
@@ -201,6 +214,7 @@ DECLARE
     v_group {schema}.holdfast_permit_group;
     v_room RECORD;
     v_elsewhere INTEGER;
+    v_count BIGINT;
 BEGIN
     LOOP
         SELECT * INTO v_group FROM {schema}.holdfast_permit_group
@@ -221,7 +235,15 @@ BEGIN
              WHERE f.ord > p_at;
         END IF;
         IF coalesce(v_elsewhere, 0) = 0 THEN
-            PERFORM {schema}.holdfast_grant_permit(p_now, v_group);
+            v_count := 1;
+            IF v_group.waiting > 1 AND NOT EXISTS (
+                SELECT FROM {schema}.holdfast_permit_group
+                 WHERE waiting > 0 AND name = p_names[p_at] AND key = p_keys[p_at] AND id <> v_group.id
+            ) THEN
+                v_count := {schema}.holdfast_room_for(
+                    v_group.names, v_group.keys, v_group.waiting, v_group.needs_tokens);
+            END IF;
+            PERFORM {schema}.holdfast_grant_group(p_now, v_group, v_count);
         ELSE
             v_room := {schema}.holdfast_room(p_now, v_group.names[v_elsewhere], v_group.keys[v_elsewhere], true);
             UPDATE {schema}.holdfast_permit_group
@@ -232,13 +254,22 @@ BEGIN
     END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.holdfast_grant_permit(p_now BIGINT, p_group {schema}.holdfast_permit_group)
-RETURNS void LANGUAGE plpgsql AS $$
+-- Grant the first permits of a group.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_grant_group(
+    p_now BIGINT, p_group {schema}.holdfast_permit_group, p_count BIGINT
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM {schema}.holdfast_take_permit(p_now, p_group.names, p_group.keys, p_group.needs_tokens, p_group.pass);
-    UPDATE {schema}.holdfast_permit SET state = {PermitState.GRANTED}, woken = false WHERE id = p_group.head;
-    UPDATE {schema}.holdfast_permit_group SET waiting = waiting - 1 WHERE id = p_group.id;
-    IF p_group.waiting > 1 THEN
+    PERFORM {schema}.holdfast_take_permits(
+        p_now, p_group.names, p_group.keys, p_group.needs_tokens, p_group.pass, p_count);
+    IF p_count = 1 THEN
+        UPDATE {schema}.holdfast_permit SET state = {PermitState.GRANTED}, woken = false WHERE id = p_group.head;
+    ELSE
+        UPDATE {schema}.holdfast_permit SET state = {PermitState.GRANTED}, woken = false
+         WHERE id IN (SELECT id FROM {schema}.holdfast_permit
+                       WHERE grp = p_group.id AND state = {PermitState.WAITING} ORDER BY priority, id LIMIT p_count);
+    END IF;
+    UPDATE {schema}.holdfast_permit_group SET waiting = waiting - p_count WHERE id = p_group.id;
+    IF p_group.waiting > p_count THEN
         PERFORM {schema}.holdfast_set_head(p_group.id);
     END IF;
 END $$;
@@ -296,10 +327,10 @@ END $$;
 
 -- Record that a run, whose task this transaction has locked, has taken the tokens of its rates: its later turns continue, and
 -- take none. A grant does not record it, because it locks no tasks: the request that adopts the granted permit does.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_mark_tokens(p_run BIGINT, p_unit BIGINT, p_step BYTEA, p_names TEXT[])
+CREATE OR REPLACE FUNCTION {schema}.holdfast_mark_tokens(p_run BIGINT, p_names TEXT[])
 RETURNS void LANGUAGE sql AS $$
     UPDATE {schema}.holdfast_task SET has_tokens = true
-     WHERE p_unit = 0 AND p_step = ''::bytea AND run = p_run AND unit = 0 AND NOT has_tokens
+     WHERE run = p_run AND unit = 0 AND NOT has_tokens
        AND EXISTS (SELECT FROM {schema}.holdfast_limit AS l WHERE l.name = ANY (p_names) AND l.rate_count IS NOT NULL)
 $$;
 
@@ -334,39 +365,59 @@ BEGIN
     PERFORM {schema}.holdfast_notify_freed();
 END $$;
 
--- Request a permit for a task that this transaction has locked. True: the permit is held.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_request_permit(
+-- Add permits that have joined groups with waiting permits to the rows of their groups. One update for each group: the
+-- dead versions of a row stay until the transaction ends, and each of its reads passes them.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_join_groups(p_permits BIGINT[]) RETURNS void LANGUAGE sql AS $$
+    UPDATE {schema}.holdfast_permit_group AS g
+       SET waiting = g.waiting + j.count,
+           head = CASE WHEN j.priority < g.head_priority THEN j.id ELSE g.head END,
+           head_priority = least(g.head_priority, j.priority),
+           pass = CASE WHEN g.fair IS NULL AND j.priority < g.head_priority THEN j.tag ELSE g.pass END
+      FROM (SELECT grp, count(*) AS count, min(priority) AS priority,
+                   (array_agg(id ORDER BY priority, id))[1] AS id, (array_agg(tag ORDER BY priority, id))[1] AS tag
+              FROM {schema}.holdfast_permit WHERE id = ANY (p_permits) GROUP BY grp) AS j
+     WHERE g.id = j.grp
+$$;
+
+-- Request a permit for a task that this transaction has locked. p_permits, p_has_tokens: the marks of the task. joined: the
+-- id of a permit that waits in a group in which others waited already; the caller adds it to the group.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_add_request(
     p_now BIGINT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT, p_step BYTEA, p_attempt BIGINT,
-    p_names TEXT[], p_keys TEXT[], p_priority BIGINT, p_until_end BOOLEAN, p_park BOOLEAN
-) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+    p_names TEXT[], p_keys TEXT[], p_priority BIGINT, p_until_end BOOLEAN, p_park BOOLEAN,
+    p_permits BOOLEAN, p_has_tokens BOOLEAN, OUT held BOOLEAN, OUT joined BIGINT
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_found {schema}.holdfast_permit;
     v_group {schema}.holdfast_permit_group;
-    v_fair INTEGER := {schema}.holdfast_fair_limit(p_names);
+    v_fair INTEGER;
+    v_is_run BOOLEAN := p_unit = 0 AND p_step = ''::bytea;
     v_blocking INTEGER := 0;
     v_tag DOUBLE PRECISION;
     v_pass DOUBLE PRECISION;
-    v_held BOOLEAN;
     v_needs BOOLEAN;
     v_id BIGINT;
 BEGIN
-    SELECT * INTO v_found FROM {schema}.holdfast_permit
-     WHERE run = p_run AND unit = p_unit AND step = p_step
-       AND (state < {PermitState.HELD} OR attempt = p_attempt OR until_end)
-     ORDER BY state LIMIT 1;
-    IF FOUND THEN
-        v_held := v_found.state <> {PermitState.WAITING};
-        UPDATE {schema}.holdfast_permit
-           SET state = CASE WHEN v_held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, owner = p_owner,
-               epoch = p_epoch, attempt = p_attempt, parked = CASE WHEN p_park AND NOT v_held THEN p_epoch END
-         WHERE id = v_found.id;
-        PERFORM {schema}.holdfast_mark_tokens(p_run, p_unit, p_step, p_names) WHERE v_held;
-        RETURN v_held;
+    IF p_permits THEN
+        SELECT * INTO v_found FROM {schema}.holdfast_permit
+         WHERE run = p_run AND unit = p_unit AND step = p_step
+           AND (state < {PermitState.HELD} OR attempt = p_attempt OR until_end)
+         ORDER BY state LIMIT 1;
+        IF FOUND THEN
+            held := v_found.state <> {PermitState.WAITING};
+            UPDATE {schema}.holdfast_permit
+               SET state = CASE WHEN held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, owner = p_owner,
+                   epoch = p_epoch, attempt = p_attempt, parked = CASE WHEN p_park AND NOT held THEN p_epoch END
+             WHERE id = v_found.id;
+            IF held AND v_is_run THEN
+                PERFORM {schema}.holdfast_mark_tokens(p_run, p_names);
+            END IF;
+            RETURN;
+        END IF;
+    ELSE
+        UPDATE {schema}.holdfast_task SET permits = true WHERE run = p_run AND unit = p_unit;
     END IF;
-    UPDATE {schema}.holdfast_task SET permits = true WHERE run = p_run AND unit = p_unit AND NOT permits;
-    v_needs := p_unit <> 0 OR p_step <> ''::bytea
-        OR NOT (SELECT has_tokens FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0);
+    v_needs := NOT (v_is_run AND p_has_tokens);
     SELECT * INTO v_group FROM {schema}.holdfast_permit_group
      WHERE names = p_names AND keys = p_keys AND needs_tokens = v_needs;
     IF NOT FOUND THEN
@@ -375,26 +426,25 @@ BEGIN
     IF v_group.waiting = 0 THEN
         v_blocking := {schema}.holdfast_blocking(p_now, p_names, p_keys, v_needs);
     END IF;
-    v_held := v_group.waiting = 0 AND v_blocking = 0;
+    held := v_group.waiting = 0 AND v_blocking = 0;
     SELECT coalesce(max(u.virtual), 0) INTO v_tag FROM unnest(p_names, p_keys) AS l (name, key)
       JOIN {schema}.holdfast_limit_use AS u ON u.name = l.name AND u.key = l.key;
     INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch,
                                           parked)
     VALUES (p_run, p_unit, p_step, p_attempt, v_group.id,
-            CASE WHEN v_held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, p_priority, v_tag, p_until_end,
-            p_owner, p_epoch, CASE WHEN p_park AND NOT v_held THEN p_epoch END)
+            CASE WHEN held THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, p_priority, v_tag, p_until_end,
+            p_owner, p_epoch, CASE WHEN p_park AND NOT held THEN p_epoch END)
     RETURNING id INTO v_id;
-    IF v_held THEN
-        PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, v_needs, 0);
-        PERFORM {schema}.holdfast_mark_tokens(p_run, p_unit, p_step, p_names);
+    IF held THEN
+        PERFORM {schema}.holdfast_take_permits(p_now, p_names, p_keys, v_needs, 0, 1);
+        IF v_is_run THEN
+            PERFORM {schema}.holdfast_mark_tokens(p_run, p_names);
+        END IF;
     ELSIF v_group.waiting > 0 THEN
-        UPDATE {schema}.holdfast_permit_group
-           SET waiting = waiting + 1, head = CASE WHEN p_priority < head_priority THEN v_id ELSE head END,
-               head_priority = least(head_priority, p_priority),
-               pass = CASE WHEN fair IS NULL AND p_priority < head_priority THEN v_tag ELSE pass END
-         WHERE id = v_group.id;
+        joined := v_id;
     ELSE
         v_pass := v_tag;
+        v_fair := {schema}.holdfast_fair_limit(p_names);
         IF v_fair IS NOT NULL THEN
             SELECT greatest(v_tag, max(u.pass)) INTO v_pass FROM {schema}.holdfast_limit_use AS u
              WHERE u.name = p_names[v_fair] AND u.key = p_keys[v_fair];
@@ -404,5 +454,4 @@ BEGIN
                head_priority = p_priority, head = v_id, fair = v_fair
          WHERE id = v_group.id;
     END IF;
-    RETURN v_held;
 END $$;

@@ -224,8 +224,8 @@ BEGIN
     INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch,
                                           parked, woken)
     VALUES (p_run, 0, ''::bytea, 0, v_group.id, {PermitState.GRANTED}, p_priority, 0, p_until_end, NULL, 0, 0, true);
-    PERFORM {schema}.holdfast_take_permit(p_now, p_names, p_keys, true, 0);
-    PERFORM {schema}.holdfast_mark_tokens(p_run, 0, ''::bytea, p_names);
+    PERFORM {schema}.holdfast_take_permits(p_now, p_names, p_keys, true, 0, 1);
+    PERFORM {schema}.holdfast_mark_tokens(p_run, p_names);
     RETURN NULL;
 END $$;
 

@@ -36,18 +36,19 @@ SELECT EXISTS (SELECT 1 FROM holdfast_permit WHERE state = 1 AND owner IS NULL);
 -- name: next_ready
 SELECT min(ready_at) FROM holdfast_limit_use WHERE ready_at IS NOT NULL;
 
--- The marks of a task that this owner has claimed; no row: the claim is lost.
--- name: fence
-SELECT permits, has_tokens FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
-
 -- name: return
 DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND step = ?3 AND attempt = ?4 AND owner = ?5 AND epoch = ?6;
 
--- The permit of a step that an earlier request of the run asked for: one that is not held comes first.
+-- The marks of a task that this owner has claimed, with the permit of a step that an earlier request of the run asked
+-- for: one that is not held comes first. No row: the claim is lost.
 -- name: find
-SELECT id, state FROM holdfast_permit
- WHERE run = ?1 AND unit = ?2 AND step = ?3 AND (state < 2 OR attempt = ?4 OR until_end = 1)
- ORDER BY state LIMIT 1;
+SELECT t.permits, t.has_tokens, t.signal, p.id, p.state
+  FROM holdfast_task AS t
+  LEFT JOIN holdfast_permit AS p
+    ON t.permits = 1 AND p.run = t.run AND p.unit = t.unit AND p.step = ?5
+   AND (p.state < 2 OR p.attempt = ?6 OR p.until_end = 1)
+ WHERE t.run = ?1 AND t.unit = ?2 AND t.owner = ?3 AND t.epoch = ?4
+ ORDER BY p.state LIMIT 1;
 
 -- name: adopt
 UPDATE holdfast_permit SET state = ?2, owner = ?3, epoch = ?4, attempt = ?5, parked = ?6 WHERE id = ?1;
@@ -67,14 +68,14 @@ UPDATE holdfast_task SET has_tokens = 1 WHERE run = ?1 AND unit = 0 AND has_toke
 UPDATE holdfast_permit SET parked = epoch
  WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4 AND state < 2;
 
--- A task that is released because its permit has to wait: due when the permit is granted.
+-- A task that is released because its permit has to wait: due when the permit is granted. Returns whether its run and
+-- its queue are paused.
 -- name: release
 UPDATE holdfast_task
    SET owner = NULL, lease_until = NULL, run_at = NULL, lost = losses > 0, signal = 0
- WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
-
--- name: signal_of
-SELECT signal FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
+ WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4
+RETURNING (SELECT status = 'paused' FROM holdfast_run WHERE id = run),
+          EXISTS (SELECT 1 FROM holdfast_queue AS q WHERE q.name = queue AND q.paused = 1);
 
 -- name: use
 SELECT used, tat, pass, virtual FROM holdfast_limit_use WHERE name = ?1 AND key = ?2;
@@ -83,8 +84,8 @@ SELECT used, tat, pass, virtual FROM holdfast_limit_use WHERE name = ?1 AND key 
 UPDATE holdfast_limit_use SET tat = ?3 WHERE name = ?1 AND key = ?2;
 
 -- name: take
-INSERT INTO holdfast_limit_use (name, key, used, tat, pass, virtual) VALUES (?1, ?2, 1, ?3, ?4, ?5)
-ON CONFLICT (name, key) DO UPDATE SET used = used + 1, tat = excluded.tat, pass = excluded.pass,
+INSERT INTO holdfast_limit_use (name, key, used, tat, pass, virtual) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (name, key) DO UPDATE SET used = used + excluded.used, tat = excluded.tat, pass = excluded.pass,
                                       virtual = excluded.virtual;
 
 -- name: group
@@ -112,18 +113,36 @@ UPDATE holdfast_permit_group
    SET waiting = 1, name = ?2, key = ?3, pass = ?4, head_priority = ?5, head = ?6, fair_name = ?7, fair_key = ?8
  WHERE id = ?1;
 
+-- Permits that join a group with waiting permits; ?3 and ?4 are the priority and the id of the first of them.
 -- name: enqueue
 UPDATE holdfast_permit_group
-   SET waiting = waiting + 1,
-       pass = iif(fair_name IS NULL AND ?2 < head_priority, ?4, pass),
-       head = iif(?2 < head_priority, ?3, head),
-       head_priority = min(head_priority, ?2)
+   SET waiting = waiting + ?2,
+       pass = iif(fair_name IS NULL AND ?3 < head_priority, ?5, pass),
+       head = iif(?3 < head_priority, ?4, head),
+       head_priority = min(head_priority, ?3)
  WHERE id = ?1;
 
+-- Limits that may have room, and whether groups wait at them.
 -- name: freed
-SELECT name, key FROM holdfast_limit_use WHERE freed = 1
+SELECT name, key, EXISTS (SELECT 1 FROM holdfast_permit_group AS g
+                           WHERE g.waiting > 0 AND g.name = holdfast_limit_use.name AND g.key = holdfast_limit_use.key)
+  FROM holdfast_limit_use INDEXED BY holdfast_limit_freed WHERE freed = 1
 UNION
-SELECT name, key FROM holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= ?1;
+SELECT name, key, EXISTS (SELECT 1 FROM holdfast_permit_group AS g
+                           WHERE g.waiting > 0 AND g.name = holdfast_limit_use.name AND g.key = holdfast_limit_use.key)
+  FROM holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= ?1;
+
+-- name: settle_idle
+UPDATE holdfast_limit_use INDEXED BY holdfast_limit_freed SET freed = 0, ready_at = NULL
+ WHERE freed = 1
+   AND NOT EXISTS (SELECT 1 FROM holdfast_permit_group AS g
+                    WHERE g.waiting > 0 AND g.name = holdfast_limit_use.name AND g.key = holdfast_limit_use.key);
+
+-- name: settle_idle_rates
+UPDATE holdfast_limit_use INDEXED BY holdfast_limit_ready SET ready_at = NULL
+ WHERE ready_at IS NOT NULL AND ready_at <= ?1
+   AND NOT EXISTS (SELECT 1 FROM holdfast_permit_group AS g
+                    WHERE g.waiting > 0 AND g.name = holdfast_limit_use.name AND g.key = holdfast_limit_use.key);
 
 -- name: settled
 UPDATE holdfast_limit_use SET freed = 0, ready_at = ?3 WHERE name = ?1 AND key = ?2;
@@ -132,19 +151,27 @@ UPDATE holdfast_limit_use SET freed = 0, ready_at = ?3 WHERE name = ?1 AND key =
 INSERT INTO holdfast_limit_use (name, key, ready_at) VALUES (?1, ?2, ?3)
 ON CONFLICT (name, key) DO UPDATE SET ready_at = excluded.ready_at;
 
--- The next group that waits at a limit. Runs that have their tokens come first: they do not wait for the rate.
+-- The next two groups that wait at a limit. Runs that have their tokens come first: they do not wait for the rate.
 -- name: next_group
 SELECT id, limits, needs_tokens, pass, head, waiting FROM holdfast_permit_group
- WHERE waiting > 0 AND name = ?1 AND key = ?2 ORDER BY needs_tokens, pass, head_priority, head LIMIT 1;
+ WHERE waiting > 0 AND name = ?1 AND key = ?2 ORDER BY needs_tokens, pass, head_priority, head LIMIT 2;
 
 -- name: move_group
 UPDATE holdfast_permit_group SET name = ?2, key = ?3, pass = max(pass, ?4) WHERE id = ?1;
 
+-- A permit of the worker whose exchange this is (?2, or ?3 below) is held at once.
 -- name: grant
-UPDATE holdfast_permit SET state = 1 WHERE id = ?1 RETURNING run, unit, step, owner;
+UPDATE holdfast_permit SET state = iif(owner = ?2 AND parked IS NULL, 2, 1) WHERE id = ?1
+RETURNING run, unit, step, owner, state, attempt, epoch;
+
+-- The first permits of a group.
+-- name: grant_many
+UPDATE holdfast_permit SET state = iif(owner = ?3 AND parked IS NULL, 2, 1)
+ WHERE id IN (SELECT id FROM holdfast_permit WHERE grp = ?1 AND state = 0 ORDER BY priority, id LIMIT ?2)
+RETURNING run, unit, step, owner, state, attempt, epoch;
 
 -- name: after_grant
-UPDATE holdfast_permit_group SET waiting = waiting - 1 WHERE id = ?1;
+UPDATE holdfast_permit_group SET waiting = waiting - ?2 WHERE id = ?1;
 
 -- name: next_head
 UPDATE holdfast_permit_group
@@ -162,19 +189,9 @@ UPDATE holdfast_permit_group SET pass = ?3 WHERE fair_name = ?1 AND fair_key = ?
 UPDATE holdfast_task SET run_at = ?3
  WHERE run = ?1 AND unit = ?2 AND owner IS NULL AND (SELECT status FROM holdfast_run WHERE id = ?1) <> 'paused';
 
--- A task without an owner in a paused queue waits for no permit: it requests one when the queue is resumed.
--- name: make_due_if_queue_paused
-UPDATE holdfast_task SET run_at = ?3
- WHERE run = ?1 AND unit = ?2 AND queue IN (SELECT name FROM holdfast_queue WHERE paused = 1)
-   AND (SELECT status FROM holdfast_run WHERE id = ?1) <> 'paused'
-RETURNING run;
-
+-- A task without an owner in a paused queue, and one of a paused run, waits for no permit.
 -- name: withdraw
 DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND state < 2;
-
--- name: withdraw_if_paused
-DELETE FROM holdfast_permit
- WHERE run = ?1 AND unit = ?2 AND state < 2 AND (SELECT status FROM holdfast_run WHERE id = ?1) = 'paused';
 
 -- name: make_queue_due
 UPDATE holdfast_task SET run_at = ?2
