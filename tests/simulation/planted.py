@@ -502,7 +502,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "failed_items_left_out_of_the_error": [
         _Patch(node_rules, "error_of", lambda original: lambda items: original(items[:2]))
     ],
-    "declared_events_not_checked": [_Patch(requests, "check_payload", _no_op)],
+    "declared_events_not_checked": [
+        _Patch(requests, "checked_payload", lambda _original: lambda _workflow, _event, payload: payload)
+    ],
     "declared_events_not_decoded": [
         _Patch(pending, "read_payload", lambda _original: lambda _type, data, _: plain(data))
     ],
