@@ -23,7 +23,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_PROSE = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#]+)(?:#([^)]+))?\)")
+_LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]+))?\)")
+_FENCE = re.compile(r"^```(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,21 @@ def test_the_links_of_a_page_have_targets(page: Path) -> None:
     for target, anchor in _LINK.findall(page.read_text()):
         if target.startswith(("http://", "https://")):
             continue
-        file = page.parent / target
+        file = page.parent / target if target else page
         assert file.exists(), f"{page.name} links to {target}"
+        assert page.parent.name != "docs" or not target.startswith("../"), f"{target} is not a page of the site"
         if anchor:
             assert anchor in anchors(file), f"{page.name} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_site_renders_every_fenced_block_of_a_page(page: Path) -> None:
+    """MkDocs takes a fence with other options for text, and the block swallows the headings that follow it."""
+    fences = _FENCE.findall(page.read_text())
+
+    assert len(fences) % 2 == 0
+    assert [opening for opening in fences[::2] if not re.fullmatch(r'\w*( title="[^"]+")?', opening)] == []
+    assert set(fences[1::2]) <= {""}
 
 
 def test_the_first_example_of_the_readme_is_a_short_program() -> None:

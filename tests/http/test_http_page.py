@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "routes.md"
 PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(
     r"^```http\n(?P<line>[^\n]+)\n(?:\n(?P<body>.*?))?^```\n\n"
-    r"```(?P<kind>json|text) ?(?P<status>\d*)\n(?P<response>.*?)^```$",
+    r'```(?P<kind>json|text)(?: title="(?P<status>\d+)")?\n(?P<response>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|until \d{4}.*\)")
