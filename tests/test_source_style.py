@@ -12,6 +12,7 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 MAX_LINES = 450
 MAX_METHODS = 25
+MAX_FUNCTION_LINES = 60
 MAX_SQL_PARAMETERS = 25
 STORES = {"Store", "SqliteStore", "PostgresStore", "PayloadStore"}
 """The store protocol and its implementations have a method for each intent."""
@@ -40,6 +41,16 @@ def test_no_class_but_a_store_has_more_than_25_methods() -> None:
         if methods > MAX_METHODS and node.name not in STORES:
             large[f"{place} {node.name}"] = methods
     assert large == {}
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    long = {}
+    for place, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > MAX_FUNCTION_LINES:
+            long[f"{place} {node.name}"] = lines
+    assert long == {}
 
 
 def test_no_docstring_begins_with_a_riddle() -> None:

@@ -149,15 +149,11 @@ class Definitions(Declarations):
         runs, instead of the app's ``codec``.
         """
         check_flag("mcp", mcp)
-        if hold not in ("working", "until_end"):
-            raise InvalidOptionError(f"hold must be 'working' or 'until_end', not {hold!r}")
-        if persist not in ("step", "task"):
-            raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
-        if cancel not in ("raise", "event"):
-            raise InvalidOptionError(f"cancel must be 'raise' or 'event', not {cancel!r}")
         check_flag("trap_links", trap_links)
-        if replay not in ("lenient", "strict"):
-            raise InvalidOptionError(f"replay must be 'lenient' or 'strict', not {replay!r}")
+        _check_choice("hold", hold, "working", "until_end")
+        _check_choice("persist", persist, "step", "task")
+        _check_choice("cancel", cancel, "raise", "event")
+        _check_choice("replay", replay, "lenient", "strict")
         options = WorkflowOptions(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
             None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits), replay,
@@ -348,6 +344,12 @@ def _load_models() -> Models:
 
 def _name_of(function: Any) -> Any:
     return getattr(function, "__name__", "")
+
+
+def _check_choice(name: str, value: str, first: str, second: str) -> None:
+    """Check an option that has two values."""
+    if value not in (first, second):
+        raise InvalidOptionError(f"{name} must be {first!r} or {second!r}, not {value!r}")
 
 
 def _checked_batch(batch: Batch) -> Batch | None:

@@ -106,24 +106,14 @@ def create(
     texts = {
         "id": id, "queue": queue, "startAt": start_at, "cron": cron, "summary": summary, "onConflict": on_conflict,
         "onReuse": on_reuse, "key": key, "singleton": singleton, "onLimit": on_limit, "reason": reason,
-    }  # fmt: skip
-    seconds = {
         "delay": delay, "executionTimeout": execution_timeout, "runTimeout": run_timeout, "taskTimeout": task_timeout,
-    }  # fmt: skip
-    policies = {
         "dedupe": policy("dedupe", key=dedupe, period=dedupe_period),
         "debounce": policy("debounce", wait=debounce, maxWait=debounce_max_wait),
-    }
+    }  # fmt: skip
     body = json_object(
-        **json_texts({**texts, **seconds, **policies}),
-        params=params,
-        priority=None if priority is None else str(priority),
-        retry=retry,
-        memo=memo,
-        context=context,
-        messages=_message_list(message),
-        search=search_object(search),
-    )
+        **json_texts(texts), params=params, priority=None if priority is None else str(priority), retry=retry,
+        memo=memo, context=context, messages=_message_list(message), search=search_object(search),
+    )  # fmt: skip
     created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(created, workflow)
 

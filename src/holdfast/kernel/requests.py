@@ -165,66 +165,90 @@ class Requests:
     ) -> NewRun:
         """The request of a start. ``batch``: the start may join a batch, if the workflow has batches."""
         definition = self.definition(workflow)
-        new = NewRun(
-            workflow=definition.name,
-            instance_id=self.new_id() if id is None else names.check_instance_id(id, self._limits),
-            params=definition.encode_start(params, self._limits),
-            kind=definition.kind,
-            queue=check_queue(queue),
-            priority=check_priority(priority),
-        )
+        instance_id = self.new_id() if id is None else names.check_instance_id(id, self._limits)
+        new = self._plain_start(definition, instance_id, params, queue, priority)
         if on_conflict != "use_existing":
             new.on_conflict = check_enum("on_conflict", on_conflict, OnConflict)
         if on_reuse != "use_existing":
             new.on_reuse = check_enum("on_reuse", on_reuse, OnReuse)
-        if self._version is not None and definition.runnable:
-            new.version, new.pinned = self._version, definition.pinned
-        if delay is not None or start_delay is not None or start_at is not None:
+        delayed = delay is not None or start_delay is not None or start_at is not None
+        if delayed:
             new.delay_ms = self._delay_ms(delay, start_delay, start_at)
         if messages != ():
             new.start_events = self._start_events(definition.name, messages)
         policies = PolicyOptions(dedupe, singleton, debounce, on_limit)
         chosen_id = id is not None or on_conflict != "use_existing" or on_reuse != "use_existing"
         if policies != NO_POLICIES:
-            delayed = delay is not None or start_delay is not None or start_at is not None
             apply_policies(new, policies, key, chosen_id=chosen_id, delayed=delayed, repeats=cron is not None)
         if batch and definition.batch is not None:
-            self._check_batched(definition, new, policies, chosen_id=chosen_id, repeats=cron is not None)
-            add_batch(new, definition, params, check_key(key), self._limits)
+            plain = policies == NO_POLICIES and not chosen_id and cron is None
+            self._add_batch(new, definition, params, key, plain=plain)
         single = new.policy.key if isinstance(new.policy, SingletonStart) else None
-        new.seed = self._seed(definition.name, new.instance_id)
         timeouts = (execution_timeout, run_timeout, task_timeout)
         stored = (*timeouts, retry, cron, memo, search, context, summary, key, single)
         if definition.has_defaults or stored != _NOTHING_STORED:
-            self._add_options(new, RunOptions(
-                retry=definition.retry if retry is None else check_retry(retry),
-                cron=None if cron is None else Cron(cron),
-                execution_ms=None if execution_timeout is None else timeout_ms("execution_timeout", execution_timeout),
-                run_ms=definition.run_ms if run_timeout is None else timeout_ms("run_timeout", run_timeout),
-                task_ms=None if task_timeout is None else timeout_ms("task_timeout", task_timeout),
-                context={} if context is None else check_context(context, self._limits),
-                memo={} if memo is None else attributes.check_memo(memo, self._limits.params),
-                search={} if search is None else attributes.check_search(search),
-                summary=check_summary(summary),
-                version=definition.version,
-                key=check_key(key),
-                single=single,
-            ))  # fmt: skip
-        if definition.blueprint is not None:
-            new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
+            self._add_options(new, self._run_options(definition, *stored))
         if on_limit != "wait":
             limited_start(new, definition, self._registry.queue_limits(new.queue, key), key, on_limit)
         new.fair_key = fair_key_of(new, definition, self._registry.fair_limit(new.queue), key)
         return new
 
-    def _check_batched(
-        self, definition: Definition, new: NewRun, policies: PolicyOptions, *, chosen_id: bool, repeats: bool
-    ) -> None:
-        if chosen_id or repeats or policies != NO_POLICIES or new.delay_ms or new.start_events:
+    def _plain_start(self, definition: Definition, instance_id: str, params: Any, queue: str, priority: int) -> NewRun:
+        """A start without options."""
+        new = NewRun(
+            workflow=definition.name,
+            instance_id=instance_id,
+            params=definition.encode_start(params, self._limits),
+            kind=definition.kind,
+            queue=check_queue(queue),
+            priority=check_priority(priority),
+        )
+        new.seed = self._seed(definition.name, instance_id)
+        if self._version is not None and definition.runnable:
+            new.version, new.pinned = self._version, definition.pinned
+        if definition.blueprint is not None:
+            new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
+        return new
+
+    def _run_options(
+        self,
+        definition: Definition,
+        execution_timeout: Duration | None,
+        run_timeout: Duration | None,
+        task_timeout: Duration | None,
+        retry: Retry | None,
+        cron: str | None,
+        memo: Mapping[str, Any] | None,
+        search: Mapping[str, Any] | None,
+        context: Mapping[str, Any] | None,
+        summary: str | None,
+        key: str | None,
+        single: str | None,
+    ) -> RunOptions:
+        """Check the options that are stored with a run. ``single``: the group of a singleton."""
+        return RunOptions(
+            retry=definition.retry if retry is None else check_retry(retry),
+            cron=None if cron is None else Cron(cron),
+            execution_ms=None if execution_timeout is None else timeout_ms("execution_timeout", execution_timeout),
+            run_ms=definition.run_ms if run_timeout is None else timeout_ms("run_timeout", run_timeout),
+            task_ms=None if task_timeout is None else timeout_ms("task_timeout", task_timeout),
+            context={} if context is None else check_context(context, self._limits),
+            memo={} if memo is None else attributes.check_memo(memo, self._limits.params),
+            search={} if search is None else attributes.check_search(search),
+            summary=check_summary(summary),
+            version=definition.version,
+            key=check_key(key),
+            single=single,
+        )
+
+    def _add_batch(self, new: NewRun, definition: Definition, params: Any, key: str | None, *, plain: bool) -> None:
+        """Make the start an item of a batch. ``plain``: it has no options that a batch excludes."""
+        if not plain or new.delay_ms or new.start_events:
             raise InvalidOptionError(
                 f"starts of {definition.name!r} are collected in batches: they take no id, start policy, delay, "
                 "cron or messages"
             )
+        add_batch(new, definition, params, check_key(key), self._limits)
 
     def scheduled_run(self, start: ScheduledStart) -> NewRun:
         """The run of a tick. Its params were checked when the schedule was created."""

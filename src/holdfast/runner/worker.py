@@ -112,13 +112,8 @@ class Worker:
             Advancer(
                 store, random, hub.sharing_loop, claimant, starts.reserve_units, run_caches.remember, starts.begin_units
             ),
-            ports,
-            random,
-            config.lease_ms,
-            self._host,
-            permits,
-            strict=config.replay == "strict",
-        )
+            ports, random, config.lease_ms, self._host, permits, strict=config.replay == "strict",
+        )  # fmt: skip
         self._sender = EventSender(
             store, registry, claimant, self._cache, slots, starts, runner, leases, self._background
         )
