@@ -82,7 +82,7 @@ Outcome: TypeAlias = Completed | Waiting | RetryStep | Dead
 
 
 class ChainTaskKind(StrEnum):
-    """Why a step is called."""
+    """Causes of a call of a step."""
 
     RUN = "RUN"
     EVENT = "EVENT"

@@ -28,7 +28,7 @@ _MINUTES = 1
 _EVERY = 6
 """Each batch starts runs of one sixth of the workflows."""
 _BROKEN = {"invoice.settle": "vat_id", "payment.check": "iban"}
-"""Workflows that the second version broke, and what it does not find."""
+"""Workflows that the second version broke, and the key of the table that their code does not find."""
 _CHANGED = "price.import"
 """The workflow whose code the second version changed under its open runs."""
 _UNREACHABLE = ("mail.notify", "stock.import")

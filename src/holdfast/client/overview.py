@@ -37,9 +37,9 @@ class Series:
     start: int
     step_ms: int
     totals: Mapping[str, list[int]]
-    """By ``started`` and each final status."""
+    """Counts by ``started`` and each final status."""
     ended: dict[str, list[int]] = field(default_factory=dict)
-    """By workflow."""
+    """Ended runs by workflow."""
     errored: dict[str, list[int]] = field(default_factory=dict)
 
 

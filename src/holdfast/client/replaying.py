@@ -60,7 +60,7 @@ class Replayer:
             inspection.close()
 
     def differences(self, stored: StoredRun) -> list[Difference]:
-        """How the run would continue differently, or did end differently, on the code of this process."""
+        """Differences between the recorded course of the run and its course on the code of this process."""
         row = stored.row
         if not self.has_code(row.workflow, row.kind):
             text = f"the run belongs to {row.kind} {row.workflow!r}, and none of this name is registered"

@@ -57,7 +57,7 @@ class Timeline:
 
 
 class Mark(NamedTuple):
-    """The state of a run in a few numbers, by which a change is noticed."""
+    """Numbers that change whenever a run changes."""
 
     row: RunRecord
     version: int
@@ -72,7 +72,7 @@ class Mark(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The runs around a run. Runs that were deleted, or that the caller may not see, are left out."""
+    """The relatives of a run. Runs that were deleted, or that the caller may not see, are left out."""
 
     itself: RunRecord
     ancestors: Sequence[RunRecord]

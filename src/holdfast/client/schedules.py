@@ -241,7 +241,7 @@ class Schedules:
         return value[0] if value and self._requests.definition(row.workflow).batch is not None else value
 
     async def _apply(self, name: str, edit: Edit) -> ScheduleChanged:
-        """Change a schedule as it is now; again if a worker or another client changed it in between."""
+        """Change a schedule; repeat the change if a worker or another client changed the schedule in between."""
         for _ in range(_MAX_CONFLICTS):
             row = await self._find(name)
             change = edit(row, ScheduleContent.decode(row.content))
@@ -269,7 +269,7 @@ def paused_row(row: ScheduleRow, note: str | None) -> ScheduleRow:
 
 
 def with_next_tick(row: ScheduleRow, content: ScheduleContent, now: int) -> ScheduleRow:
-    """The schedule with its next tick computed from now on. Its queued ticks are looked at now."""
+    """The schedule with its next tick computed from now on. Workers check its queued ticks at once."""
     tick, due = first_tick(content, row.name, now)
     queued = any(queued.state == TickState.QUEUED and not held(row, queued) for queued in row.ticks)
     return replace(row, next_tick=tick, due_at=now if queued else None if row.paused else due)

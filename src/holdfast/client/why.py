@@ -131,7 +131,7 @@ def waits_for_start(row: RunRecord) -> bool:
 
 
 def _after(before: RunRecord | None) -> str:
-    """How the previous attempt, or the previous tick of a schedule, ended."""
+    """The end of the previous attempt, or of the run of the previous tick of a schedule."""
     return "" if before is None else f"; run {before.number} was {_why_ended(before)}"
 
 

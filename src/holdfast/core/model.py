@@ -80,7 +80,7 @@ class StepStatus(StrEnum):
 
 
 class TaskKind(IntEnum):
-    """Why a task is due. Runs that continue are claimed before runs that start."""
+    """The reason for which a task is due. Runs that continue are claimed before runs that start."""
 
     WAKE = 0
     RETRY = 1

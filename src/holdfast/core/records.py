@@ -334,7 +334,7 @@ class QueueInfo:
     due: int
     """Tasks that are due and that no worker owns."""
     oldest_due: datetime | None
-    """When the oldest of them became due."""
+    """The time at which the oldest of them became due."""
     running: int
     """Tasks that workers own."""
     workers: int
@@ -369,7 +369,7 @@ class Stats:
     due: int
     """Tasks that are due and that no worker owns, in all queues."""
     oldest_due: datetime | None
-    """When the oldest of them became due."""
+    """The time at which the oldest of them became due."""
     workers: int
     """Number of living workers."""
     errors: dict[str, int]

@@ -23,7 +23,7 @@ class ScheduledRun:
     cause: str
     """``tick``, ``trigger`` or ``backfill``."""
     at: datetime
-    """When the outcome was recorded; of an open run, when it was started."""
+    """The time at which the outcome was recorded; for an open run, the time of its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ScheduleInfo:
     workflow_name: str
     paused: bool
     note: str | None
-    """Why the schedule is paused, or why its last tick could not be taken up."""
+    """The reason of the pause, or the error because of which the last tick could not be taken up."""
     spec: ScheduleSpec
     overlap: str
     catch_up: str | None

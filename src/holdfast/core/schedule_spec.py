@@ -1,4 +1,4 @@
-"""When a schedule ticks: cron texts, intervals and calendars together, without exclusions, between start and end.
+"""The times of ticks: cron texts, intervals and calendars together, without exclusions, between start and end.
 
 A spec is a value without I/O. ``ScheduleSpec.read`` checks the options that users write; ``content`` and ``decode`` are
 its form in the store.
@@ -142,7 +142,7 @@ class ScheduleSpec:
         return ticks
 
     def due(self, name: str, tick: datetime) -> datetime:
-        """When the tick of a schedule starts its run: the tick plus a jitter that depends on both names.
+        """The time at which a tick starts its run: the tick plus a jitter that depends on both names.
 
         The jitter ends before the next tick, so that ticks start in their order.
         """

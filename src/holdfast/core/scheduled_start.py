@@ -1,4 +1,4 @@
-"""The tick of a run, as its stored options have it. Apart from the other options: few programs have schedules."""
+"""The tick of a run, read from its stored options. A module of its own, because few programs have schedules."""
 
 from __future__ import annotations
 

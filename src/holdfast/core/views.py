@@ -31,7 +31,7 @@ class TaskStack:
     frames: list[FrameInfo]
     """From the outermost function of the task to the await in which it is suspended."""
     waiting_for: str | None = None
-    """What the task waits for, as in ``step 'charge'``; None if it waits for another task or a lock."""
+    """The wait of the task, such as ``step 'charge'``; None if it waits for another task or a lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Stack:
 
     tasks: list[TaskStack] = field(default_factory=list)
     difference: str | None = None
-    """How the history and the code of this process differ; None if they fit."""
+    """The difference between the history and the code of this process; None if they fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ReplayView:
 
     @property
     def difference(self) -> str | None:
-        """How the history and the code of this process differ; None if they fit so far."""
+        """The difference between the history and the code of this process; None if they fit so far."""
         return self.stack.difference
 
 

@@ -142,7 +142,7 @@ def _next_month(day: date) -> date:
 
 
 def _occurrence(local: datetime, zone: tzinfo) -> datetime:
-    """When the clock shows ``local`` for the first time, or if it never does, when it first shows a later time."""
+    """The first moment at which the clock shows ``local``; if there is none, the first with a later time."""
     moment = local.replace(tzinfo=zone).astimezone(UTC)
     if _local(moment, zone) == local:
         return moment

@@ -33,7 +33,7 @@ class _Board:
 
     @contextmanager
     def reader(self) -> Iterator[None]:
-        """Be the reader. Afterwards the other waits look for their decisions, and one of them becomes the reader."""
+        """Become the reader; afterwards another wait without a decision becomes the reader."""
         self.reading = True
         try:
             yield

@@ -51,7 +51,7 @@ class OverviewReader(Reader):
 
 
 class RunReader(Reader):
-    """One run: its status, and the numbers from which a page sees what to read again."""
+    """One run: its status, and numbers that tell a page which parts to read again."""
 
     def __init__(self, workflow: str, instance_id: str) -> None:
         self._address = workflow, instance_id

@@ -39,7 +39,7 @@ class SlowStep(TypedDict):
 
 class StatsBody(TypedDict):
     runs: dict[str, dict[str, Count]]
-    """By workflow and status."""
+    """Counts by workflow and status."""
     startedPerMinute: Count
     endedPerMinute: Count
     startedLastHour: Count
@@ -48,7 +48,7 @@ class StatsBody(TypedDict):
     oldestDue: Date | None
     workers: Count
     errors: dict[str, Count]
-    """By name, of the last hour."""
+    """Counts of the last hour by name of the error."""
     slowestSteps: list[SlowStep]
 
 

@@ -121,7 +121,7 @@ class WhyPart(TypedDict):
     error: NotRequired[Failure]
     """The error of the failed attempt, without a traceback."""
     code: NotRequired[str]
-    """Why the run is parked, such as ``NON_DETERMINISTIC`` or ``WORKER_LOST``."""
+    """The reason for which the run is parked, such as ``NON_DETERMINISTIC`` or ``WORKER_LOST``."""
 
 
 class WhyParts(WhyPart):

@@ -137,7 +137,7 @@ class BulkFilter(TypedDict):
     workflow: NotRequired[FilterText]
     status: NotRequired[Annotated[Status, Field(strict=False)]]
     search: NotRequired[dict[str, Any]]
-    """By attribute: a value to equal, or a pair of an operator and a value, such as ``[">=", 100]``."""
+    """Conditions by attribute: a value to equal, or a pair of an operator and a value, such as ``[">=", 100]``."""
     error: NotRequired[FilterText]
     createdAfter: NotRequired[Instant]
     createdBefore: NotRequired[Instant]

@@ -58,7 +58,7 @@ class TaskStack(TypedDict):
 class Stack(TypedDict):
     tasks: list[TaskStack]
     difference: NotRequired[str]
-    """How the history and the code of the server differ; absent if they fit."""
+    """The difference between the history and the code of the server; absent if they fit."""
 
 
 class Fact(TypedDict):

@@ -34,7 +34,7 @@ class RecordedRun:
     payloads: Mapping[int, Any] = field(default_factory=dict)
     """The consumed events by number, as plain JSON."""
     positions: history.Positions = field(default_factory=dict)
-    """Where in the code the run waits; empty if this process does not have the code."""
+    """The place in the code at which the run waits; empty if this process does not have the code."""
     results: bool = True
     """False: the results of successful steps are not needed, and may be left out."""
 

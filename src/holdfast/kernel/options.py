@@ -26,7 +26,7 @@ class RunOptions:
     execution_ms: int | None = None
     """Timeout of the instance: its first run and all successors."""
     execution_end: int | None = None
-    """When ``execution_ms`` expires."""
+    """The time at which ``execution_ms`` expires."""
     run_ms: int | None = None
     """Timeout of one run."""
     task_ms: int | None = None

@@ -1,4 +1,4 @@
-"""The rules of schedules: which ticks are due, which of them start, wait or are skipped, and when to look next.
+"""The rules of schedules: which ticks are due, which of them start, wait or are skipped, and when the next are due.
 
 ``take_up`` is a function of the stored schedule and the time. Its result is written in one change
 (``ScheduleChange``), which fails if the schedule has been changed since it was read.
@@ -18,7 +18,7 @@ from holdfast.store.protocol import MAX_QUEUED, OPEN_TICKS, ScheduleRow, TickRow
 GRACE_MS = 10_000
 """A tick that is taken up this late is not missed yet."""
 RECHECK_MS = 1_000, 30_000
-"""A schedule with queued ticks is looked at again after a tenth of the time that the newest of them has waited, within
+"""A schedule with queued ticks is due again after a tenth of the time for which the newest of them has waited, within
 these bounds. This replaces a lost notification of a run's end."""
 MAX_STARTS = 100
 """Number of runs that one change starts. The rest follows in the next one."""
@@ -31,7 +31,7 @@ _FIRST_SPAN, _SPAN_FACTOR = timedelta(minutes=1), 60
 
 @dataclass(slots=True)
 class Taken:
-    """The result of looking at a schedule."""
+    """The result of ``take_up``."""
 
     row: ScheduleRow
     """The schedule after the change."""
@@ -46,7 +46,7 @@ class Taken:
 
 
 def take_up(row: ScheduleRow, content: ScheduleContent, now: int) -> Taken:
-    """Look at a schedule with its open and queued ticks."""
+    """Take up the due ticks of a schedule that was read with its open and queued ticks."""
     look = _Look(row, content, now)
     look.notice_ends()
     look.drain()

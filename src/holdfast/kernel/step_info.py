@@ -39,7 +39,7 @@ class StepInfo:
     idempotency_key: str
     """A key that all attempts and replays of this step in this run share, and no other step or run has."""
     deadline: datetime | None
-    """When this attempt times out; None: never."""
+    """The time at which this attempt times out; None: it has no timeout."""
     log: StepLogger = field(repr=False)
     previous_heartbeat: Any
     """The last progress that an earlier attempt reported; None if there is none."""

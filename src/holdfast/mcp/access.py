@@ -88,7 +88,7 @@ class AuthorizedServer(MCPServer[Any]):
         return await super().read_resource(uri, context)
 
     async def _problem(self, context: Context[Any, Any] | None, requests_of: Any) -> str | None:
-        """Why the hooks of the app deny a request; None: they allow it."""
+        """The reason for which the hooks of the app deny a request; None: they allow it."""
         authorize = self._app.authorize
         headers = None if context is None else context.headers
         if headers is None or authorize is None or authorize.open:

@@ -23,7 +23,7 @@ _NO_CODECS = CodecChain()
 
 
 class Place(NamedTuple):
-    """Where a value belongs. An encrypted value can only be read in its place."""
+    """The place of a value: an encrypted value can only be read in its place."""
 
     home: str
     """The pid of the instance; for a memo the workflow."""

@@ -19,7 +19,7 @@ class SuspendedRun:
     topics: frozenset[str]
     """Event types that wake this run."""
     due_at: int | None
-    """When the task is due without an event; None: never."""
+    """The time at which the task is due without an event; None: it waits for an event only."""
     seen: int | None
     """The number of the last event in the mailbox; None: the mailbox was not read to the end."""
 

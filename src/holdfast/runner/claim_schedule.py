@@ -1,4 +1,4 @@
-"""When the claim loop claims next."""
+"""The time of the next claim of the claim loop."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _log = logging.getLogger("holdfast")
 
 _BATCH = 100
 _MAX_PAUSE_SECONDS = 30.0
-"""Longest time between two looks, in case that a notification was lost."""
+"""Longest time between two passes, in case a notification was lost."""
 _POSTPONED_MS = 60_000
 """Time after which a schedule that cannot be taken up is tried again."""
 _MAX_NOTE = 500
@@ -80,11 +80,11 @@ class ScheduleLoop:
         return end
 
     def wake(self) -> None:
-        """Look now: a schedule was changed in this process."""
+        """Start a pass now: a schedule was changed in this process."""
         self.loop.wake()
 
     def notice_change(self) -> None:
-        """Look soon: another process has written something."""
+        """Start a pass soon: another process has written something."""
         self.loop.wake_at_most(self._poll)
 
     def stop_waiting(self) -> None:
@@ -101,7 +101,7 @@ class ScheduleLoop:
         return min(_MAX_PAUSE_SECONDS, max(0.0, (self._next_due - self._now_ms()) / 1000))
 
     async def take_up_due(self) -> int:
-        """Take up the schedules that are due, at most one batch; returns the number of schedules looked at."""
+        """Take up the schedules that are due, at most one batch; returns the number of due schedules."""
         workflows = sorted(self._registry.runnable())
         if not workflows:
             self._next_due = None
@@ -162,7 +162,7 @@ class ScheduleLoop:
         self._hub.affected(result.affected)
 
     def _wait_for_ends(self, name: str, runs: Sequence[int]) -> None:
-        """Look at a schedule again as soon as one of these runs ends in this process."""
+        """Take up a schedule again as soon as one of these runs ends in this process."""
         for run in runs:
             if run not in self._waiting:
                 future = self._hub.wait(run)

@@ -26,7 +26,7 @@ _log = logging.getLogger("holdfast")
 
 _RECORD_SECONDS = 0.5
 _PAUSE_PER_SECOND = 20
-"""Pause after a look at all turns, in relation to its duration: with many turns they are looked at less often."""
+"""Pause after a pass over all turns, as a multiple of its duration: with many turns the passes are less frequent."""
 
 
 class ChangeWatcher:

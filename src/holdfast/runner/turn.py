@@ -70,7 +70,7 @@ class Turn:
     suspended: SuspendedRun | None = None
     """Set when the run suspended: the machine can be cached for the next turn."""
     due_at: int | None = None
-    """When the released task is due again; None: not at a known time."""
+    """The time at which the released task is due again; None: not at a known time."""
     _planned: Finish | Park | Release | None = None
     _progressed = False
     _records: RunningRecords | None = None

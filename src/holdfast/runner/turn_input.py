@@ -28,7 +28,7 @@ class TurnInput:
         self._events: Sequence[StoredEvent] = claim.mailbox_page.events
         self._cursor = MailboxCursor(claim.mailbox_page)
         self._read_at: int | None = claim.at
-        """When the mailbox was last read for the next advance; None: the advance uses the current time.
+        """The time of the last read of the mailbox for the next advance; None: the advance uses the current time.
 
         Later events are unknown to the machine, so a deadline after this time does not count as missed yet.
         """

@@ -48,7 +48,7 @@ class TurnWriter:
     operation_results: Sequence[RequestResult] = ()
     """Results of written operations that the machine has not received yet."""
     _started_at: int | None = None
-    """When the run started, until that is written."""
+    """The time at which the run started, until it is written."""
     _unconfirmed = False
     """The task may have another owner since the run was loaded: the next commit is written even if it is empty."""
     counted_losses = False

@@ -75,7 +75,7 @@ class Metrics(Telemetry):
         self._counted: dict[Labels, _Cell] = {}
         """The cells by the labels of their counters."""
         self._cells: dict[tuple[str, str, str, int, bool], _Cell] = {}
-        """Where a fact is counted, by workflow, name, kind, state and success."""
+        """The place at which a fact is counted, by workflow, name, kind, state and success."""
 
     # --- observed points
 
@@ -124,7 +124,7 @@ class Metrics(Telemetry):
                 cell.series.observe_ms(fact.at - fact.started_at)
 
     def _new_cell(self, key: tuple[str, str, str, int, bool]) -> _Cell | None:
-        """Where a fact is counted. Only kinds of facts that are steps are remembered: other keys are not bounded."""
+        """The place at which a fact is counted. Only facts of steps have an entry: other keys are not bounded."""
         workflow, name, kind, state, ok = key
         if kind not in _STEPS or state not in (FactState.RESULT, FactState.FAILURE):
             return None

@@ -88,7 +88,7 @@ class _Repaired(NamedTuple):
 
 
 def _repaired_at(run: RunRecord, results: Iterable[Fact]) -> _Repaired | None:
-    """Where the history of a retried, resolved or forked run may leave the course of its origin.
+    """The place at which the history of a repaired run may leave the course of its origin.
 
     Positions are consecutive, so a position that is missing before the repair is that of the failure which it dropped.
     """

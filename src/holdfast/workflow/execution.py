@@ -34,7 +34,7 @@ class Execution:
         self.halted = False
         """True if no more code runs, although the run has not ended."""
         self.divergence: str | None = None
-        """How history and code differ, if they do."""
+        """The difference between history and code; None: they fit."""
         self.divergence_code = NonDeterministicError.code
         """The first word of the note with which the run is parked."""
         self.value_unfit = False

@@ -14,7 +14,7 @@ from holdfast.workflow.channels import Channel
 from holdfast.workflow.mailbox import Consume
 
 EVENTS = "ctx.events"
-"""What a task waits for that receives from ``ctx.events``."""
+"""The wait of a task that receives from ``ctx.events``."""
 
 
 @dataclass(frozen=True, slots=True)

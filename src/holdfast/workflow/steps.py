@@ -33,7 +33,7 @@ _ANY_ARGUMENTS = Arguments(None)
 
 @dataclass(slots=True, eq=False)
 class StepSpec:
-    """How a step function is called, retried and recorded."""
+    """Rules for the calls, retries and records of a step function."""
 
     function: Callable[..., Any]
     is_async: bool

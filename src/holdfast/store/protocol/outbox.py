@@ -40,7 +40,7 @@ class OutboxRow:
     attempts: int
     """The number of delivery attempts that failed or whose owner's lease expired."""
     run_at: int
-    """When the next attempt is due."""
+    """The time at which the next attempt is due."""
     error: str | None = None
     """The error of the last failed attempt."""
     delivered_at: int | None = None
@@ -60,7 +60,7 @@ class OutboxQuery(Query[list[OutboxRow]]):
 class OutboxClaim:
     rows: list[OutboxRow]
     next_due: int | None
-    """When the next event can be claimed; None if no event is pending."""
+    """The time at which the next event can be claimed; None if no event is pending."""
 
 
 @dataclass(frozen=True, slots=True)

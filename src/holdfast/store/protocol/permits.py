@@ -177,7 +177,7 @@ class PermitReply:
     due: bool = False
     """True if tasks without an owner became due."""
     next_at: int | None = None
-    """When a rate has room again; None: no permit waits for a rate."""
+    """The time at which a rate has room again; None: no permit waits for a rate."""
 
 
 class PermitPosition(NamedTuple):
@@ -192,7 +192,7 @@ class PermitPosition(NamedTuple):
     """Number of permits that will be granted first under this limit; None: not known exactly."""
     waiting: int
     ready_at: int | None
-    """When the rate has room; None: the permit waits for a permit to be returned."""
+    """The time at which the rate has room; None: the permit waits for a permit to be returned."""
 
 
 @dataclass(frozen=True, slots=True)

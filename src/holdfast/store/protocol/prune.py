@@ -30,7 +30,7 @@ class Pruned(NamedTuple):
     runs: int
     """Number of deleted runs."""
     next: PrunePosition | None
-    """Where the next request continues; None: there are no more such runs."""
+    """The position at which the next request continues; None: there are no more such runs."""
     stored: int
     """About how many runs are stored."""
     free_pages: int = 0

@@ -70,7 +70,7 @@ class RunRecord:
     pausing: bool = False
     """A pause was requested and has not taken effect yet."""
     expires_at: int | None = None
-    """When the run is ended if it has not ended before (see ``Expiry``)."""
+    """The time at which the run is ended if it has not ended before (see ``Expiry``)."""
     expiry: str | None = None
     topics: frozenset[str] = frozenset()
     """Event types that wake this run; empty while its task is owned."""

@@ -54,7 +54,7 @@ class TickRow:
     workflow: str
     instance_id: str
     at: int
-    """When the state was written."""
+    """The time at which the state was written."""
     status: Status | None = None
     """The status of the run now; None: there is no run. Not written."""
     output: bytes | None = None
@@ -81,7 +81,7 @@ class ScheduleRow:
     next_tick: int | None
     """The next tick that is not taken up yet."""
     due_at: int | None
-    """When a worker has to look at the schedule next; None: never."""
+    """The time at which a worker has to check the schedule next; None: never."""
     seq: int
     """Number of ticks so far."""
     result: bytes | None
@@ -110,7 +110,7 @@ class SchedulePage(Query[list[ScheduleRow]]):
     after: str = ""
     limit: int = 25
     workflows: Sequence[str] | None = None
-    """Only of these workflows."""
+    """Only schedules of these workflows."""
     ticks: int = 1
     """Number of the newest ticks to read of each."""
 
@@ -122,7 +122,7 @@ class DueSchedules(NamedTuple):
     rows: list[ScheduleRow]
     """Due schedules with their open ticks and the first of their queued ticks."""
     next_due: int | None
-    """When the next schedule of these workflows is due; may be in the past if there are more than ``limit``."""
+    """The time of the next due schedule of these workflows; in the past if more than ``limit`` are due."""
     now: int
     """The time of the store."""
 

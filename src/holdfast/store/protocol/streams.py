@@ -139,7 +139,7 @@ class PruneStreams(MaintenanceRequest[int]):
 
     workflow: str
     age_ms: int
-    """Only of runs that ended at least this long ago."""
+    """Only streams of runs that ended at least this long ago."""
     limit: int = 20
     """Maximum number of streams to delete."""
 

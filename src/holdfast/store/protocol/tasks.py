@@ -106,7 +106,7 @@ class Claim:
 class ClaimResult:
     claims: Sequence[Claim]
     next_due: int | None
-    """When the earliest unowned task of these queues and workflows is due, or any run expires; None: neither."""
+    """The time at which an unowned task of these queues and workflows is due, or a run expires; None: neither."""
     now: int
     """The store's time of this claim."""
     overdue: Sequence[Claim] = ()

@@ -33,7 +33,7 @@ class _Lane(NamedTuple):
     workflow: str
     pin: str
     run_at: int
-    """When the first task of the lane is due."""
+    """The time at which the first task of the lane is due."""
 
 
 class _Due(NamedTuple):

@@ -51,7 +51,7 @@ class Guard:
     def __init__(self) -> None:
         self._enforcing = False
         self.refusal: str | None = None
-        """Why the last enforced statement was denied; None if it was not."""
+        """The reason for which the last enforced statement was denied; None if it was not."""
 
     def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if not self._enforcing:
