@@ -248,7 +248,7 @@ class RunTerminatedError(RunError, code="RUN_TERMINATED"): ...
 class RunCancelledError(RunError, code="RUN_CANCELLED"): ...
 
 
-class Rejected(HoldfastError, code="REJECTED"):  # noqa: N818  (the public name)
+class Rejected(HoldfastError, code="REJECTED"):
     """The run replied to an ask with ``msg.reject(reason)``; ``reason`` is that argument."""
 
     def __init__(self, message: str, reason: Any = None) -> None:
@@ -291,7 +291,7 @@ class VersionUnsupportedError(WorkflowCodeError, code="VERSION_UNSUPPORTED"):
     """The run has recorded a version of a change that the code no longer supports, or does not support yet."""
 
 
-class ChannelClosed(WorkflowCodeError, code="CHANNEL_CLOSED"): ...  # noqa: N818  (the public name)
+class ChannelClosed(WorkflowCodeError, code="CHANNEL_CLOSED"): ...
 
 
 class NotAskedError(WorkflowCodeError, code="NOT_ASKED"):
@@ -359,7 +359,7 @@ class StepError(WorkflowError, code="STEP_FAILED"):
 class StepTimeoutError(StepError, TimeoutError, code="STEP_TIMEOUT"): ...
 
 
-class StepMaxAttemptsExceeded(StepError, code="STEP_MAX_ATTEMPTS_EXCEEDED"): ...  # noqa: N818  (the name is part of the wire contract)
+class StepMaxAttemptsExceeded(StepError, code="STEP_MAX_ATTEMPTS_EXCEEDED"): ...
 
 
 class UniqueConstraintError(StepError, code="STEP_UNIQUE_CONSTRAINT_VIOLATION"): ...

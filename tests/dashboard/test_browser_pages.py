@@ -53,7 +53,7 @@ async def test_every_page_shows_its_data_without_errors_or_serious_findings(
 
 
 @pytest.mark.parametrize("look", [DARK, PHONE], ids=["dark", "phone"])
-async def test_pages_in_dark_colours_and_on_a_phone(
+async def test_pages_are_readable_in_dark_colours_and_on_a_phone(
     chromium: Browser, shop: Served, look: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     pages = PAGES if request.config.getoption("--long") else {each: PAGES[each] for each in CHOSEN}

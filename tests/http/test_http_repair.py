@@ -43,7 +43,7 @@ def store(database: str) -> Any:
     return CleanStore if database == "postgres" else None
 
 
-async def test_retry_resolve_and_fork(store: Any) -> None:
+async def test_requests_retry_resolve_and_fork_an_instance(store: Any) -> None:
     fixed: list[bool] = []
 
     async def named(request: AuthRequest) -> None:

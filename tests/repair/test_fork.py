@@ -271,7 +271,7 @@ async def test_a_fork_whose_history_reaches_the_end_of_its_origin_repeats_no_ope
         assert await fork.result(timeout=5) == "done"
 
 
-async def test_a_fork_of_a_chain(opened: Open) -> None:
+async def test_a_fork_of_a_chain_keeps_the_steps_before_the_cut(opened: Open) -> None:
     app, calls = Holdfast("sqlite://"), []
     orders = app.chain("orders")
 

@@ -532,7 +532,7 @@ async def test_failed_nodes_and_items_of_a_graph_are_tried_again(opened: Open) -
         assert {step.state for step in (await run.history()).steps} == {"ok"}
 
 
-async def test_on_reuse_retry_if_failed(opened: Open) -> None:
+async def test_a_start_with_retry_if_failed_repairs_the_run(opened: Open) -> None:
     app, calls = _app(), Calls()
     calls.failing = {"b"}
 

@@ -70,7 +70,7 @@ async def test_a_successor_has_the_facts_and_events_that_it_needs(world: World) 
     assert (record.actor, record.action, record.reason, record.outcome) == ("ann", "retry", "why", "flow/a run 1")
 
 
-async def test_of_two_retries_at_the_same_time_one_is_refused(world: World) -> None:
+async def test_one_of_two_concurrent_retries_is_refused(world: World) -> None:
     task = await _errored(world)
 
     both = await asyncio.gather(*(world.store.control(_request(task), Audit("retry")) for _ in range(2)))

@@ -78,7 +78,7 @@ async def test_a_change_of_an_earlier_revision_writes_nothing(world: World) -> N
     assert await world.store.read(AuditQuery()) == []
 
 
-async def test_of_many_changes_at_once_one_is_applied(database: Database, world: World) -> None:
+async def test_one_of_many_concurrent_changes_is_applied(database: Database, world: World) -> None:
     stores = [database(), database()]
     for store in stores:
         await store.open()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.chain.progress import ChainStep, Progress
 from holdfast.core import codec
-from holdfast.core.facts import Fact, FactState, Log
 from holdfast.core.frames import function_info, position_of_function
 from holdfast.core.model import StepType, optional_from_ms
-from holdfast.core.records import CodePosition
 from holdfast.core.redaction import Redaction
 from holdfast.core.views import PendingRequest, TaskStack
 from holdfast.errors import ParamsInvalidError
+from holdfast.kernel.fact_inspection import FactInspection
 from holdfast.kernel.fact_order import in_order
 from holdfast.kernel.inspection import Difference, DifferenceKind, Subject
 
@@ -21,29 +19,17 @@ if TYPE_CHECKING:
     from holdfast.chain.chain import ChainProgram
 
 
-class ChainInspection:
+class ChainInspection(FactInspection):
     """A run of a chain at a position in its history."""
 
     def __init__(self, program: ChainProgram, subject: Subject, redaction: Redaction) -> None:
+        super().__init__(subject, redaction)
         self._program = program
-        self._subject = subject
-        self._redaction = redaction
-        self._plan = [fact for fact in subject.snapshot.facts if fact.state == FactState.PLAN]
         numbers = {fact.key: fact.n for fact in self._plan}
-        self.facts: Sequence[Fact] = in_order(subject.snapshot.facts, lambda key: numbers.get(key, 0))
-        self.position = 0
-        self.difference: str | None = None
-
-    def replay_to(self, position: int) -> None:
-        self.position = position
-
-    def close(self) -> None: ...
-
-    def logs(self) -> Sequence[Log]:
-        return ()
+        self.facts = in_order(subject.snapshot.facts, lambda key: numbers.get(key, 0))
 
     def _progress(self) -> Progress:
-        return Progress.of([*self._plan, *self.facts[: self.position]])
+        return Progress.of(self._replayed())
 
     def _current(self) -> ChainStep | None:
         """The step that runs, waits or is due; None if all steps are done or one is dead."""
@@ -88,13 +74,6 @@ class ChainInspection:
             recorded=True,
             position=None if handler is None else position_of_function(handler.function),
         )
-
-    def positions(self) -> Mapping[str | None, CodePosition]:
-        positions: dict[str | None, CodePosition] = {}
-        for request in self.pending():
-            if request.position is not None:
-                positions[request.step_key] = positions[None] = request.position
-        return positions
 
     # --- differences
 

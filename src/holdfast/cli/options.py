@@ -17,6 +17,7 @@ import typer
 
 from holdfast.cli.remote import CommandFailedError, Connection, Remote
 from holdfast.cli.terminal_text import escape_controls
+from holdfast.core.functions import set_signature
 
 P = ParamSpec("P")
 
@@ -324,7 +325,7 @@ def remote_command(
         shared[0] = shared[0].replace(annotation=_optional(shared[0].annotation), default=None)
     parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
     parameters.sort(key=lambda p: p.name != "address" and p.default is not inspect.Parameter.empty)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    set_signature(run, inspect.Signature(parameters))
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
 

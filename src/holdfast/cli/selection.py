@@ -21,6 +21,7 @@ from holdfast.cli.options import read_instant, read_seconds
 from holdfast.cli.remote import CommandFailedError, Remote, print_note
 from holdfast.cli.response_fields import TERMINAL, Fields
 from holdfast.core.condition_text import parse_condition
+from holdfast.core.functions import set_signature
 
 _POLL_SECONDS = 0.2
 _ENDED = (*TERMINAL,)
@@ -107,7 +108,7 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         for name, annotation in _OPTIONS.items()
     ]
     kept = [kept[0], *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in kept[1:])]
-    run.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
+    set_signature(run, inspect.Signature([*kept, *added]))
     return run
 
 

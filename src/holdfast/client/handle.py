@@ -75,7 +75,8 @@ class Handle(RepairHandle[R], HandleViews, HandleStreams):
         ending = self._client.wait_for_end(self.workflow, self.id, self._expected, self._run)
         end = await (ending if seconds is None else self._within(seconds, ending))
         if end.status is Status.COMPLETE:
-            return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]
+            output: R = self._definition.decode_output(codec.plain(end.output))
+            return output
         raise _run_error(self.pid, end)
 
     async def _within(self, seconds: float, ending: Awaitable[RunRecord | Finish]) -> RunRecord | Finish:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Literal
 
 from holdfast.client.instances import Instances
@@ -73,7 +73,9 @@ class StreamReads:
         if attempts not in ("successful", "all"):
             raise InvalidOptionError(f'attempts must be "successful" or "all", not {shown(attempts)}')
 
-    async def batches(self, run: int, name: str, after: int, attempts: Attempts) -> AsyncIterator[list[StreamItem]]:
+    async def batches(
+        self, run: int, name: str, after: int, attempts: Attempts
+    ) -> AsyncGenerator[list[StreamItem], None]:
         """The items after an offset, in the batches in which they are read."""
         position = after
         while True:

@@ -91,7 +91,7 @@ class SessionGate:
             )
         kept = [(name, value) for name, value in connection["headers"] if name != b"cookie"]
         connection["headers"] = [*kept, (b"authorization", authorization.encode("latin-1", "replace"))]
-        session.attach(connection)  # type: ignore[arg-type]  # a scope is a mutable mapping
+        session.attach(connection)
         return session
 
     async def _sign_in(self, request: Request) -> Response:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core import codec
-from holdfast.core.facts import Fact, FactState, Log
+from holdfast.core.facts import Fact, FactState
 from holdfast.core.frames import function_info, position_of_function
 from holdfast.core.model import StepType
-from holdfast.core.records import CodePosition, StepRecord
+from holdfast.core.records import StepRecord
 from holdfast.core.redaction import Redaction
 from holdfast.core.views import PendingRequest, TaskStack
 from holdfast.errors import ParamsInvalidError
 from holdfast.graph.history import NodeState, nodes_of
 from holdfast.graph.node_spec import PARAMS, Function, NodeSpec
 from holdfast.graph.shape import NodeShape, Shape
+from holdfast.kernel.fact_inspection import FactInspection
 from holdfast.kernel.fact_order import in_order
 from holdfast.kernel.inspection import Difference, DifferenceKind, Subject
 from holdfast.kernel.unit_driver import PLAN_KEY
@@ -28,32 +29,19 @@ _OPEN = (NodeState.STARTED, NodeState.RETRYING)
 _DONE = (NodeState.OK, NodeState.ERROR, NodeState.SKIPPED)
 
 
-class GraphInspection:
+class GraphInspection(FactInspection):
     """A run of a graph at a position in its history."""
 
     def __init__(self, graph: Graph[Any], subject: Subject, requests: Requests, redaction: Redaction) -> None:
+        super().__init__(subject, redaction)
         self._graph = graph
-        self._subject = subject
         self._requests = requests
-        self._redaction = redaction
-        facts = subject.snapshot.facts
-        self._plan = [fact for fact in facts if fact.state == FactState.PLAN]
         meta = next((fact.value for fact in self._plan if fact.key == PLAN_KEY), None)
         self._shape = Shape([] if meta is None else Shape.of_meta(meta).nodes)
-        self.facts: Sequence[Fact] = in_order(facts, lambda key: self._shape.number.get(_node(key), 0))
-        self.position = 0
-        self.difference: str | None = None
-
-    def replay_to(self, position: int) -> None:
-        self.position = position
-
-    def close(self) -> None: ...
-
-    def logs(self) -> Sequence[Log]:
-        return ()
+        self.facts = in_order(subject.snapshot.facts, lambda key: self._shape.number.get(_node(key), 0))
 
     def _nodes(self) -> list[StepRecord]:
-        return nodes_of(self._subject.run.number, [*self._plan, *self.facts[: self.position]])
+        return nodes_of(self._subject.run.number, self._replayed())
 
     # --- where it is
 
@@ -105,14 +93,6 @@ class GraphInspection:
             recorded=node.state != NodeState.PENDING,
             position=None if function is None else position_of_function(function),
         )
-
-    def positions(self) -> Mapping[str | None, CodePosition]:
-        positions: dict[str | None, CodePosition] = {}
-        for request in self.pending():
-            if request.position is not None:
-                positions[request.step_key] = request.position
-                positions.setdefault(None, request.position)
-        return positions
 
     # --- differences
 

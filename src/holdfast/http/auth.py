@@ -156,7 +156,7 @@ class AuthRequest:
         return self.content.read().body
 
 
-class Denied(Exception):  # noqa: N818  (a verdict, not a fault)
+class Denied(Exception):
     """Raised by a hook to refuse a request.
 
     ``status`` is any 4xx: 401 (no valid credentials), 403 (not permitted), 404 (hides that the instance exists), 429
@@ -176,7 +176,7 @@ class Denied(Exception):  # noqa: N818  (a verdict, not a fault)
         self.code = code or _name_of(status)
 
 
-class HookTimeout(Exception):  # noqa: N818  (not the caller's fault)
+class HookTimeout(Exception):
     """A hook took longer than ``Authorize.timeout``."""
 
 

@@ -7,9 +7,9 @@ OpenAPI document.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query
 from starlette.requests import Request
@@ -166,33 +166,23 @@ class Control(Handlers):
 
     async def pause(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Pause the run before more workflow code runs. Events are stored, and timers keep running."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        return await _done(client.control.pause(*address, _reason(request)))
+        return await self._request(request, workflow, instance_id, lambda client: client.control.pause)
 
     async def resume(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Resume a paused run, or withdraw a pause that has not taken effect. Otherwise it does nothing."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        return await _done(client.control.resume(*address, _reason(request)))
+        return await self._request(request, workflow, instance_id, lambda client: client.control.resume)
 
     async def terminate(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """End the run at once, without running its code any further."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        return await _done(client.control.terminate(*address, _reason(request)))
+        return await self._request(request, workflow, instance_id, lambda client: client.control.terminate)
 
     async def restart(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Start the instance again from the beginning, under the next run number."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        return await _done(client.control.restart(*address, _reason(request)))
+        return await self._request(request, workflow, instance_id, lambda client: client.control.restart)
 
     async def delete(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Delete an instance that has ended, with all of its runs. Its audit records are kept."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        return await _done(client.repair.delete(*address, _reason(request)))
+        return await self._request(request, workflow, instance_id, lambda client: client.repair.delete)
 
     async def cancel(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Request cancellation: the run's code may clean up. A run that misses the deadline is terminated."""
@@ -216,6 +206,17 @@ class Control(Handlers):
         address = client.instances.address(workflow, instance_id)
         body: wire_requests.KillRequest = admitted(request).body
         return await _done(client.control.kill(*address, body.get("reason")))
+
+    async def _request(
+        self,
+        request: Request,
+        workflow: str,
+        instance_id: str,
+        method: Callable[[Client], Callable[..., Awaitable[Any]]],
+    ) -> Response:
+        """Call a method of the client that takes an instance and a reason."""
+        client = self._client()
+        return await _done(method(client)(*client.instances.address(workflow, instance_id), _reason(request)))
 
 
 class Events(Handlers):

@@ -78,7 +78,7 @@ class RunReader(Reader):
 def _run(description: InstanceDescription) -> dict[str, Any]:
     meta = response_bodies.described_instance(description)["meta"]
     fields = ("runNumber", "why", "whyParts", "updatedAt", "completedAt", "currentStep", "owner")
-    shown = {name: meta[name] for name in fields if name in meta}  # type: ignore[literal-required]
+    shown = {name: value for name, value in meta.items() if name in fields}
     return {
         "workflowName": description.workflow_name,
         "id": description.id,

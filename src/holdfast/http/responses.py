@@ -73,7 +73,7 @@ _CLOSE = {"connection": "close"}
 _encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-class Problem(Exception):  # noqa: N818  (a response, not a fault)
+class Problem(Exception):
     """An error response. The API raises it directly for errors that no ``HoldfastError`` represents."""
 
     def __init__(

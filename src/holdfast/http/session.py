@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from starlette.requests import Request
 
@@ -17,7 +19,7 @@ class SessionInfo:
     ended: bool = False
     """True after the sign-out, for streams that are still open."""
 
-    def attach(self, connection: dict[str, object]) -> None:
+    def attach(self, connection: MutableMapping[str, Any]) -> None:
         """Put the session into the ASGI scope of a request."""
         connection[_KEY] = self
 

@@ -8,7 +8,7 @@ when the server stops, is to be opened again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated
 
 from fastapi import Query
@@ -85,7 +85,7 @@ class Streams(Handlers):
         return EventSourceResponse(events, headers={"x-accel-buffering": "no"})
 
     async def _events(
-        self, batches: AsyncIterator[list[StreamItem]], allowed: Callable[[], Awaitable[str | None]]
+        self, batches: AsyncGenerator[list[StreamItem], None], allowed: Callable[[], Awaitable[str | None]]
     ) -> AsyncIterator[bytes]:
         current_redaction.set(self._backend.redaction)
         closing = asyncio.ensure_future(self._closing.wait())
@@ -109,7 +109,7 @@ class Streams(Handlers):
             if following is not None:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
-            await batches.aclose()  # type: ignore[attr-defined]
+            await batches.aclose()
 
 
 async def _next(batches: AsyncIterator[list[StreamItem]]) -> list[StreamItem] | None:

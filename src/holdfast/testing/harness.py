@@ -28,7 +28,7 @@ _NO_EVENTS = (
 )
 
 
-class CrashMismatch(AssertionError):  # noqa: N818  (reads like the assertion it is)
+class CrashMismatch(AssertionError):
     """A run whose worker was lost ended differently from the run without a crash."""
 
 

@@ -46,7 +46,8 @@ class Child(Generic[R]):
         try:
             if end.error is not None:
                 raise end.error
-            return self._definition.decode_output(end.output)  # type: ignore[no-any-return]
+            output: R = self._definition.decode_output(end.output)
+            return output
         finally:
             del end  # an error's traceback refers to this frame: the frame must not refer to the error
 

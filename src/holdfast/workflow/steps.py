@@ -225,5 +225,6 @@ class Step(Generic[P, R]):
 
     async def _run_directly(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.spec.is_async:
-            return await self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+            result: R = await self.fn(*args, **kwargs)
+            return result
         return await asyncio.to_thread(self.fn, *args, **kwargs)

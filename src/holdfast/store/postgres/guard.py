@@ -38,7 +38,7 @@ _PLACEHOLDER = re.compile(
 )
 
 
-class Refused(Exception):  # noqa: N818  (a signal between modules, never raised to users)
+class Refused(Exception):
     """Raised for a statement that is not allowed."""
 
 

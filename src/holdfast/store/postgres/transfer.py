@@ -204,7 +204,7 @@ class PostgresTransfer:
             raise translate(error, self._settings.where) from error
 
 
-class _InUse(Exception):  # noqa: N818  (control flow: rolls the transaction back)
+class _InUse(Exception):
     """The database is in use."""
 
 

@@ -41,7 +41,7 @@ _TABLE_IN_SECOND = {  # these name the table in the second argument
 _STATEMENT_ERRORS = (apsw.Error, TypeError, ValueError, OverflowError)
 
 
-class TransactionRolledBack(Exception):  # noqa: N818  (control flow between modules, never raised to a caller)
+class TransactionRolledBack(Exception):
     """A user's statement rolled the whole transaction back (``OR ROLLBACK``); the other jobs must run again."""
 
 

@@ -15,20 +15,21 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 _MAX_CLOSES = 100
 _CONTINUE_PROBABILITIES = (0.0, 0.6, 0.95)
 """Probabilities that the running process runs its next callback, too: from single callbacks to long bursts."""
 
 
-class Deadlock(AssertionError):  # noqa: N818  (reads like the assertion it is)
+class Deadlock(AssertionError):
     """No callback can run and no timer is set."""
 
 
-class Livelock(AssertionError):  # noqa: N818
+class Livelock(AssertionError):
     """The maximum number of callbacks was exceeded."""
 
 
@@ -171,22 +172,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._time
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = _Handle(callback, args, self, context)
         self._make_ready(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
+    call_soon_threadsafe = call_soon  # there is one thread
 
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self._time + delay, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timer_count += 1

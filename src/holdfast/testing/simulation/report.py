@@ -16,7 +16,7 @@ class SimulationError(RuntimeError):
     """The workflow does something that cannot be simulated; the message says what to do."""
 
 
-class SimulationFailed(AssertionError):  # noqa: N818  (reads like the assertion it is)
+class SimulationFailed(AssertionError):
     """A simulation has findings. ``report`` holds all of them."""
 
     def __init__(self, report: SimulationReport) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from holdfast.kernel.attempt import current_attempt
 from holdfast.testing.simulation.loop import SimulatedLoop
@@ -19,6 +19,9 @@ _IO = (
     "sock_sendall", "sock_sendfile", "start_tls", "subprocess_exec", "subprocess_shell",
 )  # fmt: skip
 """Methods of an event loop that do I/O."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class ScenarioLoop(SimulatedLoop):
@@ -45,17 +48,18 @@ class ScenarioLoop(SimulatedLoop):
         self.refused = self.refused or error
         return error
 
-    def run_in_executor(  # type: ignore[override]
-        self, _executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """Run the function without interruption in a task: there is only one thread."""
+        del executor
 
-        async def call() -> Any:
+        async def call() -> T:
             return func(*args)
 
         return self.create_task(call())
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Any = None
+    ) -> asyncio.Handle:
         if threading.get_ident() == self._thread:
             return self.call_soon(callback, *args, context=context)
         # Recorded, not raised: in the other thread the error would be lost.
