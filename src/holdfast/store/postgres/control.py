@@ -30,6 +30,7 @@ from holdfast.store.protocol import (
     ResumeRun,
     SendEvent,
     TerminateRun,
+    audited_outcome,
     cancel_reason,
 )
 
@@ -57,7 +58,7 @@ async def control(tx: Tx, call: ControlCall) -> ControlResult:
     if result.run is not None and result.run.status.terminal and isinstance(request, _ON_OPEN_RUNS):
         result = result._replace(refused=True)
     if call.audit is not None and result.run is not None:
-        await audit.write(tx, call.audit, *audit.described(request, result))
+        await audit.write(tx, call.audit, *audited_outcome(request, result))
     return result
 
 

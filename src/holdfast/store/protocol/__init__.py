@@ -106,6 +106,7 @@ from holdfast.store.protocol.control import (
     ResumeRun,
     SendEvent,
     TerminateRun,
+    audited_outcome,
 )
 from holdfast.store.protocol.failovers import Failovers
 from holdfast.store.protocol.outbox import (
@@ -136,6 +137,8 @@ from holdfast.store.protocol.permits import (
     PermitResult,
     PermitReturn,
     ReadLimits,
+    StoredLimit,
+    declared_text,
     ordered_limits,
 )
 from holdfast.store.protocol.prune import LARGE_RUN, LEFTOVER_ROWS, Pruned, PrunePosition, PruneRuns
@@ -274,9 +277,10 @@ __all__ = [
     "RunByName", "RunCount", "RunQuery", "RunRecord", "RunsById", "SaveBulkJob", "ScheduleByName", "ScheduleChange",
     "ScheduleChanged", "SchedulePage", "ScheduleQuery", "ScheduleRow", "SendEvent", "Sent", "SettleOutbox",
     "Signal", "SingletonStart", "Snapshot", "SnapshotQuery", "StartEvent", "StartPolicy", "Statement", "StatsQuery",
-    "StepTimes", "Store", "StoreStats", "StoredEvent", "StoredLog", "StreamHeadsQuery", "StreamQuery",
+    "StepTimes", "Store", "StoreStats", "StoredEvent", "StoredLimit", "StoredLog", "StreamHeadsQuery", "StreamQuery",
     "TakeBulkJobs", "Tally", "TaskRef", "Term", "TerminateRun", "TickRow", "TickState", "UnitRelease", "UnwatchRun",
     "Verdict", "VersionCount", "VersionsQuery", "Watch", "WatchRun", "WorkerProfile", "WorkerRecord",
-    "WorkersQuery", "cancel_reason", "damaged_record", "dropped_reason", "gather_key", "ordered_limits",
+    "WorkersQuery", "audited_outcome", "cancel_reason", "damaged_record", "declared_text", "dropped_reason",
+    "gather_key", "ordered_limits",
     "single_of",
 ]  # fmt: skip

@@ -240,3 +240,13 @@ class ControlResult(NamedTuple):
     """True if the state of the run does not allow the request; nothing was changed."""
     sent: Sent | None = None
     """With SendEvent."""
+
+
+def audited_outcome(request: ControlRequest, result: ControlResult) -> tuple[str, str]:
+    """The target and the outcome in the audit record of a request on a run that exists."""
+    outcome = REFUSED if result.refused else DONE
+    if result.sent is not None and result.sent.duplicate:
+        outcome = DUPLICATE
+    if isinstance(request, ContinueRun) and not result.refused and result.run is not None:
+        outcome = f"{result.run.pid} run {result.run.number}"
+    return f"{request.workflow}/{request.instance_id}", outcome

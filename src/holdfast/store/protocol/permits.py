@@ -16,10 +16,11 @@ limits that are marked as **freed**, until the next ``exchange_permits``, which 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.store.protocol.control import Audit
 from holdfast.store.protocol.requests import Query
@@ -102,6 +103,38 @@ class LimitRecord:
     """Permits that wait at this limit."""
     keys: int
     """Keys with permits in use."""
+
+
+class StoredLimit(NamedTuple):
+    """The row of a limit in both stores."""
+
+    name: str
+    values: LimitValues
+    declared: str | None
+    """The values in the code, as ``declared_text`` writes them."""
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> StoredLimit:
+        name, concurrency, count, per_ms, burst, fair, weights, declared = row
+        rate = None if count is None else Pace(count, per_ms, burst)
+        return cls(name, LimitValues(concurrency, rate, bool(fair), json.loads(weights)), declared)
+
+    def row(self) -> tuple[Any, ...]:
+        rate = (None, None, None) if self.values.rate is None else self.values.rate
+        weights = json.dumps(dict(self.values.weights))
+        return (self.name, self.values.concurrency, *rate, self.values.fair, weights, self.declared)
+
+    def record(self, used: int, waiting: int, keys: int) -> LimitRecord:
+        declared = None
+        if self.declared is not None:
+            concurrency, rate, fair, weights = json.loads(self.declared)
+            declared = LimitValues(concurrency, None if rate is None else Pace(*rate), fair, weights)
+        return LimitRecord(self.name, self.values, declared, used, waiting, keys)
+
+
+def declared_text(values: LimitValues) -> str:
+    """The values in the code as text. Equal values have equal texts."""
+    return json.dumps([values.concurrency, values.rate, values.fair, dict(values.weights)], sort_keys=True)
 
 
 # --- requests about permits

@@ -26,6 +26,7 @@ from holdfast.store.protocol import (
     RunRecord,
     SendEvent,
     TerminateRun,
+    audited_outcome,
     cancel_reason,
 )
 from holdfast.store.sqlite import audit, ends, outbox, repair, successors
@@ -48,7 +49,7 @@ class ControlCall(NamedTuple):
 def control(tx: Tx, call: ControlCall) -> ControlResult:
     result = _apply(tx, call.request)
     if call.audit is not None and result.run is not None:
-        audit.write(tx, call.audit, *audit.described(call.request, result))
+        audit.write(tx, call.audit, *audited_outcome(call.request, result))
     return result
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.protocol import LimitKey
-from holdfast.store.sqlite.limits import StoredLimit, stored_limits
+from holdfast.store.protocol import LimitKey, StoredLimit
+from holdfast.store.sqlite.limits import stored_limits
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
@@ -35,7 +35,7 @@ class Room(NamedTuple):
 
     free: bool
     ready_at: int | None
-    """When the rate has room; None: the rate has room."""
+    """The time at which the rate has room; None: it has room now."""
     tat: int
     """The theoretical arrival time after one more permit."""
     used: int
