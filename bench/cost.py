@@ -87,7 +87,7 @@ def _tuned_collector() -> Iterator[None]:
 
 @dataclass
 class _Samples:
-    """Where the processor time was spent."""
+    """The processor time by part of the engine."""
 
     parts: Counter[str]
     collector_seconds: float = 0.0

@@ -28,7 +28,7 @@ class Curve:
     name: str
     title: str
     unit: str
-    """What is counted on the horizontal axis."""
+    """The label of the horizontal axis."""
     sizes: tuple[int, ...]
     lines: dict[str, str]
     """Labels of the measured values in the chart."""

@@ -332,7 +332,7 @@ class _LoopThread:
 
 
 _loop_threads: dict[int, _LoopThread] = {}
-"""By process id, because a thread does not survive a fork."""
+"""Keyed by process id, because a thread does not survive a fork."""
 
 
 def run_in_loop_thread(work: Coroutine[Any, Any, R]) -> R:

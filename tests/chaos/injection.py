@@ -51,7 +51,7 @@ class Injector:
         """``on_fault`` is called before each fault: any fault may cost a run its worker, or let a lease expire."""
         self.injected: Counter[str] = Counter()
         self.last_fault_at = 0.0
-        """When the last fault ended."""
+        """The time at which the last fault ended."""
         self._server = server
         self._slots = slots
         self._client = client

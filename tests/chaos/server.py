@@ -35,7 +35,7 @@ _CONFIG = {
 
 
 class Stop(IntEnum):
-    """How a server is stopped: in order, without a checkpoint, or killed."""
+    """Modes of stopping a server: in order, without a checkpoint, or killed."""
 
     FAST = signal.SIGINT
     IMMEDIATE = signal.SIGQUIT

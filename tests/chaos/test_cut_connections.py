@@ -57,7 +57,7 @@ async def test_a_started_run_begins_at_once_in_the_worker_of_the_same_app(
 
 
 async def test_a_start_that_failed_can_be_repeated(env: Environment, proxy: Proxy, when: When) -> None:
-    """When the call fails, the outcome is unknown. The worker of the same app continues, and keeps its lease."""
+    """After a failed call the outcome is unknown. The worker of the same app continues, and keeps its lease."""
     env.expect(SEQUENCE)
     async with env.app(connect_timeout=0.5) as app:
         cut = proxy.cut(when, matching="holdfast_create", refuse_connections=True)

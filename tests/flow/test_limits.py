@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,11 +90,12 @@ async def test_a_limit_of_a_step_holds_over_all_runs(app: Holdfast) -> None:
 
 async def test_plain_functions_and_transactions_take_limits(app: Holdfast) -> None:
     bank, room = app.limit("bank", concurrency=2), Room()
+    pair = threading.Barrier(2, timeout=10)  # both permits are in use at the same time
 
     @app.step(limits=[bank])
     def blocking(n: int) -> int:
         with room.enter():
-            time.sleep(0.002)
+            pair.wait()
         return n
 
     @app.step(limits=[bank])

@@ -97,7 +97,7 @@ async def wake(h: Harness, run: Handle[Any]) -> None:
 
 @dataclass
 class Observed:
-    """What a run did on the new release."""
+    """The behaviour of a run on the new release."""
 
     kind: str
     details: Any = field(default=None)

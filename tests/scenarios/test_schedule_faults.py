@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
     now: int
     runs: list[Run]
     states: dict[int, str]
-    """By tick."""
+    """Keyed by tick."""
 
 
 async def simulate(seed: int, overlap: str, catch_up: str | None) -> Outcome:
