@@ -108,15 +108,23 @@ docs: $(VENV)/.ready-docs ## Build the documentation site in build/site; a warni
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 LOWEST := .venvs/lowest
+ADAPTERS := .venvs/lowest-adapters
+FRAMEWORKS := pydantic-ai langgraph openai-agents mcp django sqlalchemy
+SPACE := $(subst ,, )
 # pip resolves no lower bounds; uv does (--upgrade: without the versions that an earlier call wrote). The test tools are
 # current, and may not raise the bounds of the package. The pytest plugin of an old anyio uses a deprecated name of
-# pytest.
+# pytest. The libraries of the adapters need newer versions of the other dependencies, so they have an environment of
+# their own, with their own oldest versions.
 test-lowest: ## Run the tests with the oldest dependencies that pyproject.toml allows
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet uv
-	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --upgrade --no-deps --extra postgres --extra server pyproject.toml --output-file $(LOWEST)/bounds.txt
+	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --upgrade --no-deps --extra postgres --extra server --extra metrics --extra otel --extra payloads --extra s3 pyproject.toml --output-file $(LOWEST)/bounds.txt
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/bounds.txt --editable '.[all]' --group test
-	$(LOWEST)/bin/python -m pytest -p no:anyio -n 4 $(addprefix tests/,core kernel workflow chain graph client runner scenarios store http cli)
+	test -x $(ADAPTERS)/bin/python || $(PYTHON) -m venv $(ADAPTERS)
+	$(LOWEST)/bin/uv pip compile --quiet --python $(ADAPTERS)/bin/python --resolution lowest-direct --upgrade --no-deps --no-annotate --no-header $(addprefix --extra ,$(FRAMEWORKS)) pyproject.toml | grep -E '^($(subst $(SPACE),|,$(FRAMEWORKS)))' > $(ADAPTERS)/bounds.txt
+	$(LOWEST)/bin/uv pip install --quiet --python $(ADAPTERS)/bin/python --constraint $(ADAPTERS)/bounds.txt --editable '.[all]' --group dev
+	$(LOWEST)/bin/python -m pytest -p no:anyio -n 4 $(addprefix tests/,core kernel workflow chain graph client runner scenarios store http cli payloads telemetry streams flow repair)
+	$(ADAPTERS)/bin/python -m pytest -n 4 tests/ext tests/test_mcp.py
 
 $(VENV)/.ready-bench: $(READY)
 	$(BIN)/python -m pip install --quiet --group bench
