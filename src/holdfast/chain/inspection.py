@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.chain.progress import ChainStep, Progress
 from holdfast.core import codec
+from holdfast.core.facts import Fact
 from holdfast.core.frames import function_info, position_of_function
 from holdfast.core.model import StepType, optional_from_ms
 from holdfast.core.redaction import Redaction
@@ -26,7 +28,7 @@ class ChainInspection(FactInspection):
         super().__init__(subject, redaction)
         self._program = program
         numbers = {fact.key: fact.n for fact in self._plan}
-        self.facts = in_order(subject.snapshot.facts, lambda key: numbers.get(key, 0))
+        self.facts: Sequence[Fact] = in_order(subject.snapshot.facts, lambda key: numbers.get(key, 0))
 
     def _progress(self) -> Progress:
         return Progress.of(self._replayed())

@@ -38,7 +38,7 @@ class GraphInspection(FactInspection):
         self._requests = requests
         meta = next((fact.value for fact in self._plan if fact.key == PLAN_KEY), None)
         self._shape = Shape([] if meta is None else Shape.of_meta(meta).nodes)
-        self.facts = in_order(subject.snapshot.facts, lambda key: self._shape.number.get(_node(key), 0))
+        self.facts: Sequence[Fact] = in_order(subject.snapshot.facts, lambda key: self._shape.number.get(_node(key), 0))
 
     def _nodes(self) -> list[StepRecord]:
         return nodes_of(self._subject.run.number, self._replayed())
