@@ -17,7 +17,6 @@ import typer
 
 from holdfast.cli.remote import CommandFailedError, Connection, Remote
 from holdfast.cli.terminal_text import escape_controls
-from holdfast.core.functions import set_signature
 
 P = ParamSpec("P")
 
@@ -337,3 +336,8 @@ def _check_no_options(context: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             command = f"{context.command_path} {context.invoked_subcommand}"
             raise typer.BadParameter(f"give --{name.replace('_', '-')} after `{command}`")
+
+
+def set_signature(function: Any, signature: inspect.Signature) -> None:
+    """Set the signature that other libraries read from a function."""
+    function.__signature__ = signature

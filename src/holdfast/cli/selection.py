@@ -17,11 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import read_instant, read_seconds
+from holdfast.cli.options import read_instant, read_seconds, set_signature
 from holdfast.cli.remote import CommandFailedError, Remote, print_note
 from holdfast.cli.response_fields import TERMINAL, Fields
 from holdfast.core.condition_text import parse_condition
-from holdfast.core.functions import set_signature
 
 _POLL_SECONDS = 0.2
 _ENDED = (*TERMINAL,)

@@ -16,11 +16,6 @@ from holdfast.errors import DefinitionError
 _UNRESOLVABLE = (NameError, TypeError, AttributeError, SyntaxError)
 
 
-def set_signature(function: Any, signature: inspect.Signature) -> None:
-    """Set the signature that other libraries read from a function."""
-    function.__signature__ = signature
-
-
 def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The annotations of a function as types. An annotation that cannot be resolved yet is an ``Unresolved``."""
     target = function.func if isinstance(function, functools.partial) else function

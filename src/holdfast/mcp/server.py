@@ -24,7 +24,7 @@ from holdfast.client import Handle
 from holdfast.client.audit import audit
 from holdfast.client.replaying import Replayer
 from holdfast.core.actor import check_actor, current_actor
-from holdfast.core.functions import resolved, set_signature
+from holdfast.core.functions import resolved
 from holdfast.core.model import Status
 from holdfast.errors import (
     HoldfastError,
@@ -139,7 +139,8 @@ def _workflow_tool(writing: _Writing, name: str) -> Callable[..., Any]:
     parameters = [typed if each.name == "params" else each for each in signature.parameters.values()]
     if params_type is None:
         parameters = [each for each in parameters if each.name != "params"]
-    set_signature(call, signature.replace(parameters=parameters))
+    described: Any = call
+    described.__signature__ = signature.replace(parameters=parameters)
     call.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": dict[str, Any]}
     return call
 
