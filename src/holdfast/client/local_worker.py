@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Container, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ class LocalWorker(Protocol):
     """The interface of a worker in the client's own process."""
 
     lease_ms: int
+    executes: Callable[[int], bool]
+    """True if the worker executes this run: it has a turn of the run, and the task is not lost."""
 
     @property
     def id(self) -> str: ...
@@ -41,6 +43,10 @@ class LocalWork:
         task = asyncio.ensure_future(coroutine)
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
+
+    def executes(self, run: int) -> bool:
+        """True if the worker of this process executes the run."""
+        return self.worker is not None and self.worker.executes(run)
 
     @contextmanager
     def call(self) -> Iterator[None]:

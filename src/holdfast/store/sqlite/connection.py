@@ -42,6 +42,7 @@ class StoreConnection:
         self.connection: apsw.Connection
         self.connected = False
         self.now = 0
+        self.inline = False
         self.guard = guard
         self.rejections: dict[int, Committed] = {}
         self.before_commit: Callable[[Tx], None] | None = None
