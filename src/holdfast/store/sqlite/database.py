@@ -53,7 +53,7 @@ class Database:
         connect: Callable[[], apsw.Connection],
         *,
         path: str,
-        recover: Callable[[], None],
+        recover: Callable[[Callable[[], None]], None],
         begin: str,
         now: Callable[[], int],
         monotonic: Callable[[], float],
