@@ -354,7 +354,7 @@ async def test_the_runs_that_one_call_wakes_are_claimed_with_their_own_mailboxes
     sending = [("go", "a"), ("go", "b"), ("no", "other type"), ("go", "a")]
 
     sent = await world.store.send(
-        [NewEvent(FLOW, name, type, payload=name.encode(), claimant=CLAIMANT) for type, name in sending]
+        [NewEvent(FLOW, name, topic, payload=name.encode(), claimant=CLAIMANT) for topic, name in sending]
     )
 
     claims = [one.claim for one in sent]

@@ -24,9 +24,10 @@ _RESTART_TIMEOUT_MS = 200
 class StoreConnection:
     """One connection of a store; a ``Tx``. The caller makes sure that one thread at a time uses it.
 
-    ``connect`` is called for the first use, and again after the connection broke. If the system failed to read or write
-    the file, ``recover`` is called before that, and its argument closes the connection that broke. ``begin`` is the statement that begins a transaction. ``check_file`` is
-    called in each transaction, which fails if it raises.
+    ``connect`` is called for the first use, and again after the connection broke. If the system failed to read or
+    write the file, ``recover`` is called before that, and its argument closes the connection that broke. ``begin``
+    is the statement that begins a transaction. ``check_file`` is called in each transaction, which fails if it
+    raises.
     """
 
     def __init__(

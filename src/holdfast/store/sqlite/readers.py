@@ -59,7 +59,9 @@ READERS: Mapping[type[Query[Any]], Work[Any, Any]] = {
     DueQuery: schedules.due,
 }
 
-_SHORT = frozenset({RunByName, SnapshotQuery, FactsQuery, MailboxQuery, ReplyQuery, StreamQuery, StreamHeadsQuery, DueQuery})
+_SHORT = frozenset(
+    {RunByName, SnapshotQuery, FactsQuery, MailboxQuery, ReplyQuery, StreamQuery, StreamHeadsQuery, DueQuery}
+)
 
 
 def is_short(query: Query[Any]) -> bool:
