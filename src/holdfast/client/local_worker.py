@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Container, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -14,8 +14,6 @@ class LocalWorker(Protocol):
     """The interface of a worker in the client's own process."""
 
     lease_ms: int
-    executes: Callable[[int], bool]
-    """True if the worker executes this run: it has a turn of the run, and the task is not lost."""
 
     @property
     def id(self) -> str: ...
@@ -27,6 +25,10 @@ class LocalWorker(Protocol):
     def send(self, event: NewEvent) -> Awaitable[Sent]: ...
 
     def cancel_reservation(self, slots: int = 1) -> None: ...
+
+    def executes(self, run: int) -> bool:
+        """True if the worker has a turn of the run, and the task is not lost."""
+        ...
 
     def noting_ends(self) -> AbstractContextManager[Container[int]]: ...
 
