@@ -76,7 +76,7 @@ async def test_a_run_of_this_process_that_another_process_ends_is_noticed_before
             await run.result(timeout=5)  # the heartbeat, which would notice it too, comes after 10 s
 
 
-async def test_the_result_of_a_run_that_was_looked_up_needs_one_query(
+async def test_the_result_of_a_run_that_was_looked_up_needs_no_query_while_this_process_executes_it(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, waiting, gate = app_with_waiting_workflow(make_app)
@@ -90,7 +90,37 @@ async def test_the_result_of_a_run_that_was_looked_up_needs_one_query(
         gate.set()
 
         assert await result == 3
+        assert reads() == []
+
+
+async def test_the_result_of_a_run_that_was_looked_up_and_has_ended_needs_one_query(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, waiting, gate = app_with_waiting_workflow(make_app)
+    async with app:
+        started = await app.start(waiting, 3, id="a")
+        run = await app.get(waiting, "a")
+        gate.set()
+        await started.result()
+        reads = count_reads(app, monkeypatch)
+
+        assert await run.result(timeout=10) == 3
         assert reads() == ["RunsById"]
+
+
+async def test_a_looked_up_run_that_another_process_ends_while_this_one_executes_it_is_noticed(
+    make_app: MakeApp,
+) -> None:
+    app, waiting, _ = app_with_waiting_workflow(make_app)
+    other, foreign, _ = app_with_waiting_workflow(make_app)
+    async with app, other.connect():
+        await watched(app)
+        await app.start(waiting, 3, id="a")
+        result = asyncio.create_task((await app.get(waiting, "a")).result(timeout=5))
+        await (await other.get(foreign, "a")).terminate("by the other process")
+
+        with pytest.raises(RunTerminatedError):
+            await result
 
 
 async def test_the_result_of_a_restarted_run_is_that_of_its_successor(make_app: MakeApp) -> None:

@@ -108,3 +108,18 @@ async def test_a_commit_after_a_failed_commit_survives(recorded: RecordedStore, 
     await recorded.start("next")
 
     recorded.check_after_cut(tmp_path / "image")
+
+
+@pytest.mark.promise("durability")
+async def test_a_commit_after_two_failed_commits_without_a_read_between_them_survives(
+    recorded: RecordedStore, tmp_path: Path
+) -> None:
+    for number in range(2):
+        await recorded.start(f"before-{number}")
+        recorded.journal.fail_next(WAL)
+        with pytest.raises(StoreError):
+            await recorded.start(f"failed-{number}", LARGE)
+
+    await recorded.start("next")
+
+    recorded.check_after_cut(tmp_path / "image")

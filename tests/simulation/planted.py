@@ -170,7 +170,7 @@ def _terminate_without_write(_original: Any) -> Any:
 
 
 def _send_without_id(original: Any) -> Any:
-    return lambda tx, event: original(tx, replace(event, dedup=None))
+    return lambda tx, event, run: original(tx, replace(event, dedup=None), run)
 
 
 def _without_epoch_increment(original: dict[str, str]) -> dict[str, str]:
@@ -204,7 +204,7 @@ def _any_unit_owner(original: Any) -> Any:
 
 
 def _claim_any_version(original: Any) -> Any:
-    return lambda tx, run, claimant: original(tx, replace(run, pinned=False), claimant)
+    return lambda run, claimant: original(replace(run, pinned=False), claimant)
 
 
 def _lanes_of_all_versions(original: Any) -> Any:
@@ -534,7 +534,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "operations_kept_in_buffer": [_Patch(TurnWriter, "try_defer", _defer_until_suspend)],
     "last_results_not_added": [_Patch(TurnWriter, "_add_refused", _add_buffered_only)],
     "reads_wait_for_transaction": [_Patch(Database, "read", _read_in_write_queue)],
-    "event_claims_any_version": [_Patch(send, "_claim_woken", _claim_any_version)],
+    "event_claims_any_version": [_Patch(send, "_may_claim", _claim_any_version)],
     "lanes_of_all_versions": [_Patch(claim, "_lanes", _lanes_of_all_versions)],
     "pin_not_set_by_claim": [_Patch(claim, "_SQL", _claim_without_pin)],
     "pin_not_set_by_start": [_Patch(create, "_task_row", _task_without_pin)],

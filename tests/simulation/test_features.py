@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from holdfast.testing.simulation.streams import stream
+from simulation import command
 from simulation.features import pairs, table
 from simulation.features.feature import Feature, PartMaker
 from simulation.features.pairs import PairCounts, met_pairs, possible_pairs, rare_pairs, table_lines
@@ -82,6 +83,16 @@ def test_rare_pairs_are_those_that_can_meet_and_did_not_often_enough(monkeypatch
         "  c: a 0",
         "  b and c never meet: they exclude each other",
     ]
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_command_fails_if_a_pair_is_missing(monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
+    met = [*possible_pairs()][int(missing) :]
+    seeds = command._SEEDS_FOR_PAIRS
+    outcomes = [command._Outcome(seed, False, command.FaultCounts(), set(met)) for seed in range(seeds)]
+    monkeypatch.setattr(command, "_outcomes", lambda *_: outcomes)
+
+    assert command.run(command.CommandOptions(seeds=seeds)) == int(missing)
 
 
 def test_a_request_that_follows_another_is_in_the_table() -> None:

@@ -347,6 +347,25 @@ async def test_the_second_event_of_a_batch_signals_the_new_owner(world: World) -
     ]
 
 
+async def test_the_runs_that_one_call_wakes_are_claimed_with_their_own_mailboxes(world: World) -> None:
+    for name in ("a", "b", "other type"):
+        await world.start_waiting(name, "go")
+    await world.send("earlier", "b", payload=b"0")
+    sending = [("go", "a"), ("go", "b"), ("no", "other type"), ("go", "a")]
+
+    sent = await world.store.send(
+        [NewEvent(FLOW, name, topic, payload=name.encode(), claimant=CLAIMANT) for topic, name in sending]
+    )
+
+    claims = [one.claim for one in sent]
+    assert [None if one is None else one.run.instance_id for one in claims] == ["a", "b", None, None]
+    assert [[event.payload for event in one.mailbox_page.events] for one in claims if one is not None] == [
+        [b"a"],
+        [b"0", b"b"],
+    ]
+    assert [one.woken for one in sent] == [True, True, False, True]
+
+
 async def test_events_sent_by_a_commit_may_claim_runs(world: World) -> None:
     task = await world.start_claimed("a")
     run = await world.start_waiting("b", "go")

@@ -56,10 +56,10 @@ def encode_answer(step: str, answer: Any, limits: Limits, *, last: bool) -> Hand
         return RetryAnswer(answer.backoff_ms, Failure("RetryStep", answer.error))
     if isinstance(answer, Dead):
         return DeadAnswer(Failure("Dead", answer.error), _outgoing(step, answer.outbound, limits))
-    done = answer if isinstance(answer, Completed) else Completed(answer)
-    limit = limits.output if last else limits.result
-    value = codec.encode(done.value, what=f"result of step {step!r}", limit=limit)
-    return DoneAnswer(value, _outgoing(step, done.outbound, limits))
+    limit, what = limits.output if last else limits.result, f"result of step {step!r}"
+    if isinstance(answer, Completed):
+        return DoneAnswer(codec.encode(answer.value, what=what, limit=limit), _outgoing(step, answer.outbound, limits))
+    return DoneAnswer(codec.encode(answer, what=what, limit=limit), ())
 
 
 def _wait(step: str, answer: Waiting, limits: Limits) -> WaitAnswer:

@@ -283,13 +283,12 @@ class ChainMachine:
 
     def _task(self, step: ChainStep, params: Any) -> ChainTask:
         event = None if step.woken is None or step.woken.event is None else self._mailbox[step.woken.event]
-        outputs = {s.type: s.result.value for s in self._progress.steps[: step.seq]}
         return ChainTask(
             kind=_kind(step),
             params=params,
             event=None if event is None else _event(event),
             attempt=step.failed_attempts + 1,
-            outputs=Outputs(outputs),
+            outputs=Outputs(dict(self._progress.outputs)),
             workflow=self._run.workflow,
             instance_id=self._run.instance_id,
             run_number=self._run.number,

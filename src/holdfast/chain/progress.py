@@ -140,6 +140,8 @@ class Progress:
 
     steps: list[ChainStep] = field(default_factory=list)
     _by_type: dict[str, ChainStep] = field(default_factory=dict)
+    outputs: dict[str, bytes | None] = field(default_factory=dict)
+    """Encoded outputs of the steps before the current one, by step type; complete after a read of ``current``."""
     _at: int = 0
 
     @classmethod
@@ -159,6 +161,7 @@ class Progress:
             step = self.steps[self._at]
             if step.result is None or not step.result.ok:
                 return step
+            self.outputs[step.type] = step.result.value
             self._at += 1
         return None
 

@@ -151,14 +151,14 @@ class Client:
         if expected is not None:
             finish = await self._ends.wait(expected)
         elif run is not None:
-            finish = await self._ends.wait_for_run(run)
+            finish = await self._ends.wait_for_run(run, self.local.executes)
         if finish is not None:
             return finish
         while True:
             row = await self.instances.find(workflow, id)
             if row.status.terminal:
                 return row
-            finish = await self._ends.wait_for_run(row.run)
+            finish = await self._ends.wait_for_run(row.run, self.local.executes)
             if finish is not None:
                 return finish
 

@@ -26,6 +26,10 @@ class LocalWorker(Protocol):
 
     def cancel_reservation(self, slots: int = 1) -> None: ...
 
+    def executes(self, run: int) -> bool:
+        """True if the worker has a turn of the run, and the task is not lost."""
+        ...
+
     def noting_ends(self) -> AbstractContextManager[Container[int]]: ...
 
 
@@ -41,6 +45,10 @@ class LocalWork:
         task = asyncio.ensure_future(coroutine)
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
+
+    def executes(self, run: int) -> bool:
+        """True if the worker of this process executes the run."""
+        return self.worker is not None and self.worker.executes(run)
 
     @contextmanager
     def call(self) -> Iterator[None]:

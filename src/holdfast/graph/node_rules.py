@@ -13,6 +13,7 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.core import codec, failure
@@ -27,7 +28,7 @@ from holdfast.graph.items import collected, error_of, values_of
 from holdfast.graph.node_spec import PARAMS, Function, NodeSpec
 from holdfast.graph.outcomes import NODE, SKIPPED
 from holdfast.graph.shape import MAX_ITEMS, NodeShape, Shape, UnitPosition
-from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.attempt import NO_VALUES, StepTx, Transaction
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.options import RunOptions
 from holdfast.kernel.requests import Requests
@@ -191,7 +192,7 @@ class GraphUnits:
             key=self.key(task.unit),
             attempt=task.epoch,
             kwargs=self._arguments(spec.function, values),
-            values=self._options.context,
+            values=MappingProxyType(self._options.context) if self._options.context else NO_VALUES,
             spec=spec,
             function=spec.function.call,
             limit=self._limits.result,

@@ -21,7 +21,7 @@ def completed(shape: Shape, task: TaskRef, value: bytes | None, started_at: int,
     return Advance(
         task,
         results=[_result(name, at, started_at, value=value, attempts=attempts)],
-        decrements=[MissingDecrement(n) for n in shape.successors(position.node)],
+        decrements=shape.decrements(position.node),
     )
 
 

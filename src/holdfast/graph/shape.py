@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.core import codec
-from holdfast.store.protocol import NewUnit
+from holdfast.store.protocol import MissingDecrement, NewUnit
 
 COLLECT = "collect"
 MAX_NODES = 1 << 20
@@ -42,14 +42,20 @@ class UnitPosition(NamedTuple):
     node: int
     item: int | None = None
 
-    @classmethod
-    def of(cls, unit: int) -> UnitPosition:
-        item, node = divmod(unit, MAX_NODES)
-        return cls(node, None if item == 0 else item - 1)
+    @staticmethod
+    def of(unit: int) -> UnitPosition:
+        return _position_of(unit)
 
     @property
     def unit(self) -> int:
         return self.node if self.item is None else (self.item + 1 << _NODE_BITS) + self.node
+
+
+@lru_cache(maxsize=4096)
+def _position_of(unit: int) -> UnitPosition:
+    """The position is read four times in the life of a node, and nodes of all runs have the same numbers."""
+    item, node = divmod(unit, MAX_NODES)
+    return UnitPosition(node, None if item == 0 else item - 1)
 
 
 class Shape:
@@ -60,6 +66,7 @@ class Shape:
         self.number = {node.name: n for n, node in enumerate(nodes, 1)}
         self._predecessors: list[tuple[int, ...]] = [()]
         self._successors: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
+        self._decrements: dict[int, Sequence[MissingDecrement]] = {}
         for n, node in enumerate(nodes, 1):
             self._predecessors.append(tuple(self.number[name] for name in node.after))
             for predecessor in self._predecessors[n]:
@@ -68,8 +75,12 @@ class Shape:
     def node(self, number: int) -> NodeShape:
         return self.nodes[number - 1]
 
-    def successors(self, number: int) -> Sequence[int]:
-        return self._successors[number]
+    def decrements(self, number: int) -> Sequence[MissingDecrement]:
+        """The decrements that the result of a node causes; the runs of a shape share them."""
+        known = self._decrements.get(number)
+        if known is None:
+            known = self._decrements[number] = tuple(MissingDecrement(n) for n in self._successors[number])
+        return known
 
     def descendants(self, number: int) -> list[int]:
         """All nodes that come after a node, directly or indirectly, in ascending order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.errors import StoreError
@@ -42,10 +43,15 @@ class EndWaiter:
         self._hub = hub
         self._polling: asyncio.Task[None] | None = None
 
-    async def wait_for_run(self, run: int) -> Finish | None:
-        """Wait for the end of a run; None if the end has no result or a successor, or the run is gone or damaged."""
+    async def wait_for_run(self, run: int, is_executed_here: Callable[[int], bool]) -> Finish | None:
+        """Wait for the end of a run; None if the end has no result or a successor, or the run is gone or damaged.
+
+        ``is_executed_here``: True if this process executes the run. The hub notifies of its end, so it is not read.
+        """
         expected = self.expect(run, self._hub.store_version)
         try:
+            if is_executed_here(run):
+                return await self.wait(expected)
             rows = await self._store.read(RunsById([run]))
             if not rows:
                 return None

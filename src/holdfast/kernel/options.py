@@ -77,7 +77,14 @@ class RunOptions:
     def decode(cls, data: bytes | None) -> RunOptions:
         if data is None:
             return NO_OPTIONS
-        return cls.of_content(codec.plain_object(data, "value of the options"))
+        shared = _shared.get(data)
+        if shared is not None:
+            return shared
+        content = codec.plain_object(data, "value of the options")
+        options = cls.of_content(content)
+        if _SHARED_NAMES.issuperset(content) and len(_shared) < _MAX_SHARED:
+            _shared[data] = options
+        return options
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> RunOptions:
@@ -135,6 +142,11 @@ class RunOptions:
 
 
 NO_OPTIONS = RunOptions()
+_SHARED_NAMES = frozenset({"retry", "cron", "executionMs", "runMs", "taskMs", "version"})
+"""Options that definitions give to all their runs, and whose values cannot be changed."""
+_MAX_SHARED = 256
+_shared: dict[bytes, RunOptions] = {}
+"""Decoded options by their stored form: every turn of a chain reads the same ones."""
 
 
 def overdue(run: RunRecord, now: int) -> Finish:

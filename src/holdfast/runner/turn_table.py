@@ -35,6 +35,11 @@ class TurnTable:
     def get(self, task_key: TaskKey) -> AnyTurn | None:
         return self._turns.get(task_key)
 
+    def executes(self, run: int) -> bool:
+        """True if the run itself, not only a unit, has a turn whose task is not lost."""
+        turn = self._turns.get((run, 0))
+        return turn is not None and not turn.lost
+
     def task(self, task_key: TaskKey) -> asyncio.Task[None] | None:
         return self._tasks.get(task_key)
 

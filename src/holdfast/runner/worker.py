@@ -88,6 +88,7 @@ class Worker:
         self._run_caches = run_caches = RunCaches(ports.telemetry)
         self._background = BackgroundTasks()
         self._table = table = TurnTable()
+        self.executes = table.executes
         self.noting_ends = table.noting_ends
         self._slots = slots = Slots(config.concurrency, table)
         slots.by_queue = config.queue_slots

@@ -272,9 +272,10 @@ async def test_after_a_failed_fsync_the_handle_is_not_used_again(
     with pytest.raises(expected):
         await world.commit(task, facts=[result("s")])
 
-    assert failing.closed
+    assert not writer.tx.connected
     assert (await world.commit(task, facts=[result("s")])).verdict is Verdict.APPLIED
     assert await world.keys(task.run) == ["s"]
+    assert failing.closed
 
 
 @pytest.mark.promise("no-secrets")

@@ -6,12 +6,23 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from holdfast.store.protocol import Commit, NewRun, Observed, Statement, TaskRef, Verdict
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.protocol import (
+    Commit,
+    NewRun,
+    Observed,
+    RunByName,
+    SnapshotQuery,
+    Statement,
+    StatsQuery,
+    TaskRef,
+    Verdict,
+)
+from holdfast.store.sqlite import SqliteStore, reads
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.sql import groups, statements
 from store.sqlite.internals import on_writer
@@ -61,6 +72,43 @@ async def test_more_calls_than_fit_in_a_transaction_are_all_answered(world: Worl
 
     assert all(one.created for one in made)
     assert len({one.run.run for one in made}) == 1_300
+
+
+@pytest.mark.parametrize(("facts", "inline"), [(1, True), (reads._INLINE_MAX_FACTS + 1, False)])
+async def test_only_short_histories_are_loaded_on_the_thread_of_the_loop(
+    world: World, monkeypatch: pytest.MonkeyPatch, facts: int, inline: bool
+) -> None:
+    task = await world.start_claimed("a")
+    await world.commit(task, facts=[result(f"s{n}") for n in range(facts)])
+    opened, threads = reads.heads, list[threading.Thread]()
+
+    def heads(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return opened(*args)
+
+    monkeypatch.setattr(reads, "heads", heads)
+    snapshot = await world.store.read(SnapshotQuery(task.run))
+
+    assert len(snapshot.facts) == facts
+    assert [thread is threading.current_thread() for thread in threads] == [inline]
+
+
+async def test_reads_that_wait_for_the_thread_are_handed_over_together(
+    store: SqliteStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = store._reader
+    assert reader is not None
+    batches = list[int]()
+    run = reader.runner.run
+    monkeypatch.setattr(reader.runner, "run", lambda jobs: (batches.append(len(jobs)), run(jobs)))
+    long = asyncio.ensure_future(store.read(StatsQuery()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # now the thread has the long read
+
+    found = await asyncio.gather(long, *(store.read(RunByName(FLOW, "a", None)) for _ in range(20)))
+
+    assert found[1:] == [[]] * 20
+    assert batches in ([1, 20], [21])
 
 
 async def test_a_caller_that_is_cancelled_does_not_disturb_the_others(world: World) -> None:

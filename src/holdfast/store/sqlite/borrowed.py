@@ -31,6 +31,7 @@ class Borrowed:
     now: int
     guard: Guard = field(default_factory=Guard)
     rejections: dict[int, Committed] = field(default_factory=dict)
+    inline: bool = False
 
 
 def check(connection: Any, path: str, file: FileIdentity | None, driver: SqliteDriver) -> apsw.Connection:

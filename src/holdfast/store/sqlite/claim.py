@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -79,12 +79,11 @@ def _claim_by_key(tx: Tx, request: ClaimRequest, room: int) -> list[_Due]:
     return claimed
 
 
-def claim_run(tx: Tx, run: int, claimant: Claimant) -> Claim:
-    """Claim one run, regardless of the order of the queue."""
-    due = [_Due(*row) for row in tx.connection.execute(_SQL["task_of_run"], (run,))]
+def claim_runs(tx: Tx, runs: Sequence[int], claimant: Claimant) -> list[Claim]:
+    """Claim these runs, regardless of the order of the queue."""
+    due = [_Due(*row) for row in tx.connection.execute(_SQL["tasks_of_runs"], (json.dumps(runs),))]
     _claim_tasks(tx, due, claimant)
-    [claimed] = _claims(tx, due, claimant.owner, mailbox_pages(tx, [run]))
-    return claimed
+    return _claims(tx, due, claimant.owner, mailbox_pages(tx, runs))
 
 
 def _claim_units(tx: Tx, request: ClaimRequest, run: int) -> ClaimResult:

@@ -24,16 +24,17 @@ _RESTART_TIMEOUT_MS = 200
 class StoreConnection:
     """One connection of a store; a ``Tx``. The caller makes sure that one thread at a time uses it.
 
-    ``connect`` is called for the first use, and again after the connection broke. ``recover`` is called before that if
-    the system failed to read or write the file. ``begin`` is the statement that begins a transaction. ``check_file`` is
-    called in each transaction, which fails if it raises.
+    ``connect`` is called for the first use, and again after the connection broke. If the system failed to read or
+    write the file, ``recover`` is called before that, and its argument closes the connection that broke. ``begin``
+    is the statement that begins a transaction. ``check_file`` is called in each transaction, which fails if it
+    raises.
     """
 
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
         *,
-        recover: Callable[[], None],
+        recover: Callable[[Callable[[], None]], None],
         begin: str,
         now: Callable[[], int],
         guard: Guard,
@@ -42,6 +43,7 @@ class StoreConnection:
         self.connection: apsw.Connection
         self.connected = False
         self.now = 0
+        self.inline = False
         self.guard = guard
         self.rejections: dict[int, Committed] = {}
         self.before_commit: Callable[[Tx], None] | None = None
@@ -49,6 +51,9 @@ class StoreConnection:
         self._connect = connect
         self._recover = recover
         self._recovery_due = False
+        self._broken: apsw.Connection | None = None
+        """Stays open until ``recover``: the wal-index is removed with its last connection, and it alone knows where the
+        remains of a failed commit begin."""
         self._begin = begin
         self._clock = now
         self._check_file = check_file
@@ -91,7 +96,7 @@ class StoreConnection:
         if self.connected:
             return
         if self._recovery_due:
-            self._recover()
+            self._recover(self._close_broken)
             self._recovery_due = False
         self.connection = self._connect()
         # Replaces SQLite's automatic checkpoint inside COMMIT, for which the callers would wait.
@@ -99,17 +104,29 @@ class StoreConnection:
         self.connected = True
 
     def disconnect(self) -> None:
+        self._close_broken()
         if self.connected:
             self.connected = False
             with suppress(apsw.Error):  # the connection is discarded in any case
                 self.connection.close(force=True)
 
+    def _close_broken(self) -> None:
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            with suppress(apsw.Error):  # the connection is discarded in any case
+                broken.close(force=True)
+
     def _discard(self, error: Exception) -> None:
-        """Close the connection after an error. It writes nothing more, not even the checkpoint of the last close."""
+        """Give the connection up after an error. It writes nothing more, not even the checkpoint of the last close."""
         self._recovery_due = self._recovery_due or isinstance(error, apsw.IOError)
-        if self.connected:
-            disable_checkpoint_on_close(self.connection)
-        self.disconnect()
+        if not self.connected:
+            return
+        disable_checkpoint_on_close(self.connection)
+        if self._recovery_due and not self.connection.in_transaction:  # an open transaction would keep its locks
+            self._close_broken()
+            self._broken, self.connected = self.connection, False
+        else:
+            self.disconnect()
 
     def on_error(self, error: Exception) -> None:
         """Close a broken connection; after an error of a full disk, restart the WAL at the next checkpoint."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -35,6 +35,8 @@ Spawn = Callable[[Callable[[], None], str], object]
 """Starts a thread with the given name that runs the function."""
 
 _JOBS_PER_TRANSACTION = 512
+_JOBS_PER_PART = 128
+"""Maximum number of jobs in an entry of the queue."""
 _SLOW_SECONDS = 0.02
 _RECOVERY_SECONDS = 1.0
 _ENDS_A_BATCH = (Mode.EXCLUSIVE, Mode.LAST)
@@ -51,7 +53,7 @@ class Database:
         connect: Callable[[], apsw.Connection],
         *,
         path: str,
-        recover: Callable[[], None],
+        recover: Callable[[Callable[[], None]], None],
         begin: str,
         now: Callable[[], int],
         monotonic: Callable[[], float],
@@ -67,7 +69,7 @@ class Database:
         self._slow_until = float("-inf")
         self._connection_lock = Lock()
         """Held while the connection is in use."""
-        self._queue: SimpleQueue[Job] = SimpleQueue()
+        self._queue: SimpleQueue[list[Job]] = SimpleQueue()
         self._exclusive_user: ExclusiveUser | None = None
         self._queued_users: deque[ExclusiveUser] = deque()
         """Exclusive users whose jobs are in the queue."""
@@ -115,7 +117,7 @@ class Database:
         if mode is Mode.EXCLUSIVE:
             self._queued_users.append(job.argument)
         if loop is not self._loop:
-            self._queue.put(job)
+            self._queue.put([job])
             return future
         self._pending.append(job)
         if immediate:
@@ -139,7 +141,8 @@ class Database:
             future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
             if user.submit_read(Job(read_work, argument, Mode.BARE, future, inline=False)):
                 return future
-        submitted = self.submit(work, argument, inline=short, immediate=short)
+        # While the thread is busy, the reads of an iteration share one hand-over to it, and one transaction.
+        submitted = self.submit(work, argument, inline=short, immediate=short and not self._queued)
         if not submitted.done() and (self._queued_users or self._exclusive_user is not None):
             # The read may be queued behind an exclusive user. The first execution sets the future, a second nothing.
             for queued in filter(None, [*self._queued_users, self._exclusive_user]):
@@ -199,8 +202,8 @@ class Database:
 
     def _enqueue(self, jobs: list[Job]) -> None:
         self._queued += len(jobs)
-        for job in jobs:
-            self._queue.put(job)
+        for part in _parts(jobs):
+            self._queue.put(part)  # one wake-up of the thread for all of them
         if not self._threaded:
             asyncio.get_running_loop().call_soon(self._serve_pending)
 
@@ -240,10 +243,10 @@ class Database:
 
     def _next_batch(self) -> tuple[list[Job], bool]:
         """The waiting jobs, 1 to ``_JOBS_PER_TRANSACTION``, and False if the job that ends the thread is among them."""
-        jobs = [self._queue.get()]
+        jobs = [*self._queue.get()]
         with suppress(Empty):
-            while len(jobs) < _JOBS_PER_TRANSACTION and jobs[-1].mode not in _ENDS_A_BATCH:
-                jobs.append(self._queue.get_nowait())
+            while len(jobs) + _JOBS_PER_PART <= _JOBS_PER_TRANSACTION and jobs[-1].mode not in _ENDS_A_BATCH:
+                jobs += self._queue.get_nowait()
         return jobs, jobs[-1].mode is not Mode.LAST
 
     def _admit(self, job: Job) -> ExclusiveUser | None:
@@ -267,6 +270,18 @@ class Database:
             mine = jobs if len(loops) == 1 else [job for job in jobs if job.future.get_loop() is loop]
             with suppress(RuntimeError):  # the loop is closed, and so are its waiters
                 loop.call_soon_threadsafe(self._on_done if loop is self._loop else resolve, mine)
+
+
+def _parts(jobs: list[Job]) -> Iterator[list[Job]]:
+    """The jobs in lists of limited length, each of which ends at a job that ends a batch."""
+    part: list[Job] = []
+    for job in jobs:
+        part.append(job)
+        if len(part) == _JOBS_PER_PART or job.mode in _ENDS_A_BATCH:
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _nothing(_tx: Tx, _: None) -> None:

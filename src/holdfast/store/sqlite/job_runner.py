@@ -42,6 +42,7 @@ class JobRunner:
         tx = self._tx
         connection = tx.connection
         connection.set_busy_timeout(0)
+        tx.inline = True
         try:
             if is_bare(jobs[0]):
                 for job in jobs:
@@ -55,6 +56,7 @@ class JobRunner:
         except Exception:
             return False
         finally:
+            tx.inline = False
             if tx.connected:
                 connection.set_busy_timeout(BUSY_S * 1000)
         return True

@@ -59,9 +59,14 @@ READERS: Mapping[type[Query[Any]], Work[Any, Any]] = {
     DueQuery: schedules.due,
 }
 
-_SHORT = frozenset({RunByName, FactsQuery, MailboxQuery, ReplyQuery, StreamQuery, StreamHeadsQuery, DueQuery})
+_SHORT = frozenset(
+    {RunByName, SnapshotQuery, FactsQuery, MailboxQuery, ReplyQuery, StreamQuery, StreamHeadsQuery, DueQuery}
+)
 
 
 def is_short(query: Query[Any]) -> bool:
-    """True if the query reads a few rows, so that it may run on the event loop's thread."""
+    """True if the query reads a few rows, so that it may run on the event loop's thread.
+
+    A snapshot may be long: its reader stops on the event loop's thread when it is (``reads.load``).
+    """
     return type(query) in _SHORT or (isinstance(query, RunsById) and len(query.ids) <= INLINE_MAX_ROWS)

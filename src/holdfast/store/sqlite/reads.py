@@ -27,9 +27,11 @@ from holdfast.store.sqlite.rows import encode_text, fact, record, stored_event, 
 from holdfast.store.sqlite.search import page
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.streams import heads
-from holdfast.store.sqlite.tx import Tx
+from holdfast.store.sqlite.tx import Row, TooLongInlineError, Tx
 
 _SQL = statements("reads")
+_INLINE_MAX_FACTS = 100
+"""Maximum length of a history that is loaded on the event loop's thread."""
 _MAX_INTEGER = 2**63 - 1
 _INSTANCE_COLUMN = 15
 
@@ -89,7 +91,13 @@ def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
 
 def load(tx: Tx, query: SnapshotQuery) -> Snapshot:
     run = query.run
-    recorded = facts(tx, FactsQuery(run))
+    rows: Iterable[Row] = tx.connection.execute(_SQL["facts"], (run,))
+    if tx.inline:
+        first = list(islice(rows, _INLINE_MAX_FACTS + 1))
+        if len(first) > _INLINE_MAX_FACTS:
+            raise TooLongInlineError
+        rows = first
+    recorded = list(map(fact, rows))
     numbers = [fact.event for fact in recorded if fact.event is not None]
     events: Iterable[StoredEvent] = ()
     if numbers:

@@ -11,14 +11,13 @@ from holdfast.store.protocol import (
     ANY_TOPIC,
     SUSPECT_LOSSES,
     AffectedRuns,
-    Claim,
     Claimant,
     NewEvent,
     RunRecord,
     Sent,
     Signal,
 )
-from holdfast.store.sqlite.claim import claim_run
+from holdfast.store.sqlite.claim import claim_runs
 from holdfast.store.sqlite.mailbox import ENGINE_PREFIX
 from holdfast.store.sqlite.queues import paused_queues
 from holdfast.store.sqlite.reads import find_current, record_of
@@ -60,7 +59,20 @@ class Effect(Enum):
 
 
 def send(tx: Tx, events: Sequence[NewEvent]) -> list[Sent]:
-    return [_send(tx, event) for event in events]
+    """Send the events in their order. The runs that they wake are claimed together, with one statement of each kind."""
+    woken = _WokenRuns(tx)
+    all_sent: list[Sent] = []
+    for event in events:
+        run = find_current(tx, event.workflow, event.instance_id)
+        if run is not None and run.run in woken:  # another event to this run: it signals the new owner
+            woken.claim()
+            run = find_current(tx, event.workflow, event.instance_id)
+        sent, effect = _send(tx, event, run)
+        if run is not None and effect is Effect.DUE and event.claimant is not None and _may_claim(run, event.claimant):
+            woken.add(run, sent, event.claimant)
+        all_sent.append(sent)
+    woken.claim()
+    return all_sent
 
 
 def add_event(tx: Tx, run: RunRecord, event: QueuedEvent) -> Effect:
@@ -110,24 +122,48 @@ def matches_topics(type: str, topics: frozenset[str]) -> bool:
     return type in topics or ANY_TOPIC in topics or type.startswith(ENGINE_PREFIX)
 
 
-def _send(tx: Tx, event: NewEvent) -> Sent:
-    run = find_current(tx, event.workflow, event.instance_id)
+def _send(tx: Tx, event: NewEvent, run: RunRecord | None) -> tuple[Sent, Effect]:
     if run is None or run.status.terminal:
-        return Sent(run, accepted=False)
+        return Sent(run, accepted=False), Effect.NOTHING
     at = None if event.prediction is None else event.prediction.event_time(tx.now, run)
     queued = QueuedEvent(event.type, event.payload, event.sender, event.dedup, event.ask, at, event.trace)
     effect = add_event(tx, run, queued)
-    claim = _claim_woken(tx, run, event.claimant) if effect is Effect.DUE else None
-    duplicate = effect is Effect.DUPLICATE
-    return Sent(run, accepted=True, duplicate=duplicate, woken=effect.woken, claim=claim)
+    return Sent(run, accepted=True, duplicate=effect is Effect.DUPLICATE, woken=effect.woken), effect
 
 
-def _claim_woken(tx: Tx, run: RunRecord, claimant: Claimant | None) -> Claim | None:
-    """Claim a woken run for the claimant. Suspects are left to ``claim``, which gives a worker one at a time."""
-    if claimant is None or run.queue not in claimant.queues or run.losses >= SUSPECT_LOSSES:
-        return None
-    if run.pinned and run.version != claimant.version:
-        return None
-    if run.queue in paused_queues(tx):
-        return None
-    return claim_run(tx, run.run, claimant)
+def _may_claim(run: RunRecord, claimant: Claimant) -> bool:
+    """True if the claimant may have the woken run, unless its queue is paused.
+
+    Suspects are left to ``claim``, which gives a worker one at a time.
+    """
+    if run.queue not in claimant.queues or run.losses >= SUSPECT_LOSSES:
+        return False
+    return not run.pinned or run.version == claimant.version
+
+
+class _WokenRuns:
+    """Runs that events have woken, to be claimed together by one claimant."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._claimant: Claimant | None = None
+        self._sent: dict[int, Sent] = {}
+
+    def __contains__(self, run: int) -> bool:
+        return run in self._sent
+
+    def add(self, run: RunRecord, sent: Sent, claimant: Claimant) -> None:
+        if claimant != self._claimant:
+            self.claim()
+            self._claimant = claimant
+        self._sent[run.run] = sent
+
+    def claim(self) -> None:
+        """Claim the runs that were added since the last call."""
+        if self._claimant is None or not self._sent:
+            return
+        by_run, self._sent = self._sent, {}
+        paused = paused_queues(self._tx)
+        runs = [run for run, sent in by_run.items() if sent.run is not None and sent.run.queue not in paused]
+        for claim in claim_runs(self._tx, runs, self._claimant):
+            by_run[claim.task.run].claim = claim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import apsw
@@ -392,7 +392,7 @@ class SqliteStore:
         return Database(
             connect,
             path=self._path,
-            recover=lambda: self._rebuild_wal_index(guard),
+            recover=lambda close_broken: self._rebuild_wal_index(guard, close_broken),
             begin="BEGIN IMMEDIATE",
             now=self._now,
             monotonic=self._clock.monotonic,
@@ -408,7 +408,7 @@ class SqliteStore:
         return Database(
             connect,
             path=self._path,
-            recover=lambda: None,
+            recover=lambda close_broken: close_broken(),
             begin="BEGIN",
             now=self._now,
             monotonic=self._clock.monotonic,
@@ -416,16 +416,18 @@ class SqliteStore:
             check_file=lambda: None,
         )
 
-    def _rebuild_wal_index(self, guard: Guard) -> None:
+    def _rebuild_wal_index(self, guard: Guard, close_broken: Callable[[], None]) -> None:
         """Make the next connection read the whole WAL again, and checkpoint all of it again.
 
         SQLite does not sync the pages of a checkpoint that a reader limited before the next complete checkpoint. If
         that sync fails, the kernel discards all these pages, but the wal-index counts them as written: the next
         checkpoint would leave them out, and then the WAL is overwritten. The last connection of all processes removes
-        the wal-index when it is closed. The reader keeps it until the frames of a failed commit are overwritten.
+        the wal-index when it is closed. The broken connection keeps it until the frames of a failed commit are
+        overwritten.
         """
         self._check_same_file()
         opening.overwrite_failed_commit(self._path, guard, self._driver)
+        close_broken()
         if self._reader is not None and self._reader is not self._writer:
             self._reader.close_connection()
 

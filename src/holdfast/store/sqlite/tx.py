@@ -60,12 +60,21 @@ class Tx(Protocol):
     def now(self) -> int: ...
 
     @property
+    def inline(self) -> bool:
+        """True if the work runs on the event loop's thread. It may raise ``TooLongInlineError``."""
+        ...
+
+    @property
     def guard(self) -> StatementRunner: ...
 
     @property
     def rejections(self) -> dict[int, Committed]:
         """Results of commits whose statements rolled back the transaction, by ``id``; these are not applied again."""
         ...
+
+
+class TooLongInlineError(Exception):
+    """Raised by work that turns out to be too long for the event loop's thread. It runs again on the other thread."""
 
 
 Work = Callable[[Tx, A], R]

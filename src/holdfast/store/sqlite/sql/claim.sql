@@ -59,8 +59,9 @@ UPDATE holdfast_task SET pin = ?2 WHERE run = ?1;
 -- name: activate
 UPDATE holdfast_run SET status = 'active', updated_at = ?2 WHERE id = ?1 AND status = 'waiting';
 
--- name: task_of_run
-SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task WHERE run = ?1 AND unit = 0;
+-- name: tasks_of_runs
+SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task
+ WHERE run IN (SELECT value FROM json_each(?1)) AND unit = 0;
 
 -- name: next_expiry
 SELECT min(expires_at) FROM holdfast_task WHERE expires_at IS NOT NULL AND unit = 0;
