@@ -1,4 +1,8 @@
-"""A server with the dashboard in this process, and visits of it with a real browser."""
+"""A server with the dashboard in this process, and visits of it with a real browser.
+
+Loading the modules of a page costs more than most tests, so the visits of one server share a page, which each of them
+leaves as a new page would be. A visit that changes what the page keeps (settings, routes of requests) closes it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
 from holdfast import Holdfast
 
@@ -49,6 +53,17 @@ class Served:
         self.url = f"http://127.0.0.1:{port}/"
 
 
+_kept: dict[str, Page] = {}
+"""The page that the visits of a server share, by the address of the server."""
+
+
+async def _forget(base: str) -> None:
+    """Close the shared page of a server. A server that stops would wait for the stream of the page."""
+    page = _kept.pop(base, None)
+    if page is not None:
+        await page.context.close()
+
+
 @asynccontextmanager
 async def serve(app: Holdfast, *, port: int = 0, **options: Any) -> AsyncIterator[Served]:
     listener = socket.socket()
@@ -59,12 +74,23 @@ async def serve(app: Holdfast, *, port: int = 0, **options: Any) -> AsyncIterato
     running = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)
+    served = Served(app, listener.getsockname()[1])
     try:
-        yield Served(app, listener.getsockname()[1])
+        yield served
     finally:
+        await _forget(served.url)
         server.should_exit = True
         await running
         listener.close()
+
+
+NEUTRAL = "audit"
+"""The page on which a visit leaves the shared page. It has no stream."""
+_LEAVE = """() => {
+  document.querySelectorAll("[aria-label='Close the message']").forEach((button) => button.click());
+  location.hash = "#/audit";
+}"""
+_IS_CLEAN = "() => localStorage.length === 0 && !document.querySelector('dialog, .toast')"
 
 
 class Visit:
@@ -75,17 +101,31 @@ class Visit:
         self.base = base
         self.problems: list[str] = []
         page.set_default_timeout(30_000)
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("pageerror", self._notice)
         page.on("console", self._listen)
+
+    def _notice(self, error: Exception) -> None:
+        self.problems.append(str(error))
 
     def _listen(self, message: ConsoleMessage) -> None:
         # Chromium also logs each response above 399; the page shows those itself.
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             self.problems.append(message.text)
 
+    async def leave(self) -> None:
+        """Give the page back as a new page would be, or close it if that is not possible."""
+        self.page.remove_listener("pageerror", self._notice)
+        self.page.remove_listener("console", self._listen)
+        await self.page.unroute_all()
+        await self.page.evaluate(_LEAVE)
+        await self.page.wait_for_selector(f"main.screen-{NEUTRAL} h1", state="attached")
+        if not await self.page.evaluate(_IS_CLEAN):
+            await _forget(self.base)
+
     async def open(self, route: str = "") -> Visit:
+        screen = f"main.screen-{route.split('?')[0].split('/')[0] or 'overview'}"
         await self.page.goto(f"{self.base}#/{route}")
-        await self.page.wait_for_selector("main h1, main.sign-in, .page", state="attached")
+        await self.page.wait_for_selector(f"{screen} h1, {screen} .empty, main.sign-in", state="attached")
         return self
 
     async def text(self, selector: str = "main") -> str:
@@ -101,14 +141,32 @@ class Visit:
 
 @asynccontextmanager
 async def visit(browser: Browser, base: str, **options: Any) -> AsyncIterator[Visit]:
-    """Visit with a fresh browser context. At the end the page must have had no error and no violation of its policy."""
-    context = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+    """Visit a page. At the end it must have had no error and no violation of its policy.
+
+    ``options``: those of a browser context of this visit alone.
+    """
+    page = _kept.get(base) if not options else None
+    if page is None:
+        page = await (await _new_context(browser, options)).new_page()
+    visited = Visit(page, base)
+    shared = False
+    try:
+        yield visited
+        assert visited.problems == []
+        if not options:
+            _kept[base] = page
+            await visited.leave()
+            shared = base in _kept
+    finally:
+        if not shared:
+            _kept.pop(base, None)
+            await page.context.close()
+
+
+async def _new_context(browser: Browser, options: dict[str, Any]) -> BrowserContext:
+    usual = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce"}  # transitions cost processor time
+    context = await browser.new_context(**{**usual, **options})
     await context.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => console.error('CSP', e.violatedDirective))"
     )
-    try:
-        visited = Visit(await context.new_page(), base)
-        yield visited
-        assert visited.problems == []
-    finally:
-        await context.close()
+    return context

@@ -39,17 +39,19 @@ PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch":
 
 async def serious_findings(user: Visit) -> list[str]:
     """Run axe-core in the page. The debugging protocol evaluates the script, so the page's policy stays in force."""
-    await user.page.evaluate(AXE.read_text())
-    found = await user.page.evaluate("async () => (await axe.run()).violations")
+    if await user.page.evaluate("() => typeof axe === 'undefined'"):
+        await user.page.evaluate(AXE.read_text())
+    found = await user.page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in {"serious", "critical"}
     ]
 
 
 async def test_every_page_shows_its_data_without_errors_or_serious_findings(
-    chromium: Browser, stored_shop: Served
+    chromium: Browser, stored_shop: Served, each_store: str
 ) -> None:
-    await _look_at(chromium, stored_shop, PAGES, {})
+    # The elements do not depend on the store, and looking for findings takes half of the time.
+    await _look_at(chromium, stored_shop, PAGES, {}, findings=each_store == "sqlite")
 
 
 @pytest.mark.parametrize("look", [DARK, PHONE], ids=["dark", "phone"])
@@ -60,13 +62,15 @@ async def test_pages_are_readable_in_dark_colours_and_on_a_phone(
     await _look_at(chromium, shop, pages, look)
 
 
-async def _look_at(chromium: Browser, served: Served, pages: dict[str, str], look: dict[str, Any]) -> None:
+async def _look_at(
+    chromium: Browser, served: Served, pages: dict[str, str], look: dict[str, Any], *, findings: bool = True
+) -> None:
     await (await served.app.get("hostile", "h-1")).pause()
     async with visit(chromium, served.url, **look) as user:
         for route, text in pages.items():
             await user.open(route)
             await user.sees(text, "main")
-            assert await serious_findings(user) == [], route
+            assert not findings or await serious_findings(user) == [], route
             assert await user.page.evaluate(FITS), route
 
 
