@@ -489,6 +489,30 @@ async def test_why_names_running_and_retrying_nodes(app: Holdfast, h: Harness) -
     assert "OSError: down" in why
 
 
+async def test_why_counts_the_items_of_a_node_and_names_failed_nodes(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+
+    @g.node
+    async def numbers(params: int) -> list[int]:
+        return list(range(params))
+
+    @g.node(map=numbers, retry=Retry(limit=5, delay="1 hour"))
+    async def fetch(numbers: int) -> int:
+        if numbers >= 4:
+            raise OSError("down")
+        return numbers
+
+    @g.node(retry=Retry(limit=0))
+    async def region() -> None:
+        raise KeyError("region")
+
+    run = await h.start(g, 7)
+    await h.run_until_idle()
+    why = without_positions((await run.describe()).why)
+    assert why.startswith("2 of 3 nodes have a result; 4 items of 'fetch' have a result; waiting to retry step 'fetch[4]'")
+    assert why.endswith(", and 2 more; 'region' failed (KeyError: 'region'), so the run will end errored")
+
+
 async def test_a_failed_item_fails_the_node(app: Holdfast, h: Harness) -> None:
     run = await h.start(mapped(app), [1, 0, 2])
     await h.run_until_idle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -72,6 +73,8 @@ async def test_runs_that_need_attention_are_grouped_by_cause(h: Harness, virtual
     assert {*groups} == {("errored", "invoice"), ("failing", "settle"), ("no_worker", "waiter")}
     errored = groups["errored", "invoice"]
     assert (errored["count"], errored["error"]["name"], errored["version"]) == (4, "KeyError", "7")
+    assert re.fullmatch(r"errored: KeyError: '\w+' at .*test_http_overview.py:\d+", errored["why"])
+    assert "traceback" not in errored["error"]
     assert errored["filter"] == {"workflow": "invoice", "status": "errored", "error": "KeyError"}
     assert errored["action"] == "retry"
     assert errored["samples"][0]["workflowName"] == "invoice"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.client.records import error_of
 from holdfast.client.stats import StatsReader
-from holdfast.client.why_parts import park_code
+from holdfast.client.why_parts import park_code, raised_at
 from holdfast.core.model import Status, optional_from_ms
 from holdfast.core.records import AttentionGroup, RunSample
 from holdfast.errors import ErrorInfo
@@ -110,7 +110,7 @@ def _group(
         since=optional_from_ms(first.since),
         last_at=optional_from_ms(last),
         why=_why(kind, first, error),
-        error=error,
+        error=None if error is None else ErrorInfo(error.name, error.message),  # a list of causes needs no tracebacks
         step_key=first.name if kind == "failing" else None,
         version=first.version if first.kind == "errored" and len(counts) == 1 else None,
         queue=first.name if first.kind == "due" else None,
@@ -137,14 +137,18 @@ def _error(count: AttentionCount, sample: RunRecord | None) -> ErrorInfo | None:
     if count.kind != "errored":
         return None
     error = None if sample is None or sample.damage else error_of(sample)
-    return ErrorInfo(count.name or "Error", "" if error is None else error.message)
+    if error is None:
+        return ErrorInfo(count.name or "Error", "")
+    return replace(error, name=count.name or error.name)
 
 
 def _why(kind: str, count: AttentionCount, error: ErrorInfo | None) -> str:
     pinned = f" of version {count.version!r}" if count.kind == "due" and count.version else ""
     match kind:
         case "errored" if error is not None:
-            return f"errored: {error.name}: {error.message}" if error.message else f"errored: {error.name}"
+            position = raised_at(error)
+            place = "" if position is None else f" at {position}"
+            return f"errored: {error.name}: {error.message}{place}" if error.message else f"errored: {error.name}{place}"
         case "no_worker":
             return f"due, and waiting for a worker{pinned} of queue {count.name!r}; none is alive"
         case "overdue":

@@ -54,10 +54,10 @@ def _ended(error: ErrorInfo | None, steps: Sequence[StepRecord]) -> WhyParts:
     failed = [step for step in steps if step.status == StepStatus.ERRORED and step.error is not None]
     same = failed and failed[-1].error is not None and failed[-1].error.name == error.name
     key, name = (failed[-1].step_key, failed[-1].name) if same else (None, None)
-    return WhyParts("ended", key, name, position=_raised_at(error))
+    return WhyParts("ended", key, name, position=raised_at(error))
 
 
-def _raised_at(error: ErrorInfo) -> CodePosition | None:
+def raised_at(error: ErrorInfo) -> CodePosition | None:
     """The innermost line of user code in the traceback of an error."""
     frames = _FRAME.findall(error.traceback or "")
     return CodePosition(_short_path(frames[-1][0]), int(frames[-1][1])) if frames else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from holdfast.core import codec, history
@@ -15,7 +15,9 @@ from holdfast.kernel.unit_driver import PLAN_KEY
 from holdfast.store.protocol import RESOLVE, Fact, FactState
 
 _MAX_NAMED = 5
-"""Maximum number of nodes named in ``why``."""
+"""Maximum number of clauses about open nodes in ``why``."""
+_MAX_FAILED = 3
+"""Maximum number of failed nodes named in ``why``."""
 
 
 class NodeState(StrEnum):
@@ -27,6 +29,10 @@ class NodeState(StrEnum):
     OK = "ok"
     ERROR = "error"
     SKIPPED = "skipped"
+
+
+_OPEN = (NodeState.STARTED, NodeState.RETRYING)
+_ENDED = (NodeState.OK, NodeState.ERROR, NodeState.SKIPPED)
 
 
 class _UnitFacts:
@@ -132,17 +138,50 @@ def current_node(nodes: Sequence[StepRecord]) -> StepRecord | None:
 
 
 def why(nodes: Sequence[StepRecord], now_ms: int, positions: history.Positions, runs: Mapping[str, str]) -> str:
-    """One sentence: the number of nodes with a result, and what the open nodes are doing.
+    """One sentence: the number of nodes with a result, what the open nodes are doing, and which nodes failed.
 
     ``runs``: the workflows that nodes with ``run=`` start. No worker owns such a node while it waits for its run.
     """
-    whole_nodes = [node for node in nodes if not node.step_key.endswith("]")]
-    done = sum(node.state in ("ok", "error", "skipped") for node in whole_nodes)
-    open_nodes = [node for node in nodes if node.state in ("started", "retrying")]
-    named = (_clause(node, now_ms, positions, runs) for node in open_nodes[:_MAX_NAMED])
-    clauses = "; ".join(filter(None, named)) or "ready nodes wait for a worker"
-    more = f"; and {len(open_nodes) - _MAX_NAMED} more" if len(open_nodes) > _MAX_NAMED else ""
-    return f"{done} of {len(whole_nodes)} nodes have a result; {clauses}{more}"
+    whole_nodes = [node for node in nodes if not _is_item(node)]
+    done = sum(node.state in _ENDED for node in whole_nodes)
+    clauses = [*filter(None, _open_clauses(nodes, now_ms, positions, runs))] or ["ready nodes wait for a worker"]
+    if len(clauses) > _MAX_NAMED:
+        clauses[_MAX_NAMED:] = [f"and {len(clauses) - _MAX_NAMED} more"]
+    failed = [
+        f"{node.step_key!r} failed" + (f" ({node.error.name}: {node.error.message})" if node.error else "")
+        for node in whole_nodes
+        if node.state == NodeState.ERROR
+    ]
+    if failed:
+        clauses.append(f"{', '.join(failed[:_MAX_FAILED])}, so the run will end errored")
+    return f"{done} of {len(whole_nodes)} nodes have a result; {'; '.join(clauses)}"
+
+
+def _open_clauses(
+    nodes: Sequence[StepRecord], now_ms: int, positions: history.Positions, runs: Mapping[str, str]
+) -> Iterator[str]:
+    """One clause for each open node. A node with items has one for those that run and one for those that retry.
+
+    The clause of several items names the first of them: of 500 items, the sentence would name only some anyway.
+    """
+    items: dict[str, list[StepRecord]] = {}
+    for node in nodes:
+        if _is_item(node):
+            items.setdefault(_node_of(node), []).append(node)
+    for node in nodes:
+        if _is_item(node) or node.state not in _OPEN:
+            continue
+        of_node = items.get(node.step_key, [])
+        open_items = [item for item in of_node if item.state in _OPEN]
+        if not open_items:
+            yield _clause(node, now_ms, positions, runs)
+            continue
+        yield f"{sum(item.state in _ENDED for item in of_node)} items of {node.step_key!r} have a result"
+        for state in _OPEN:
+            same = sorted((item for item in open_items if item.state == state), key=_due)
+            if same:
+                others = "" if len(same) == 1 else f", and {len(same) - 1} more"
+                yield _clause(same[0], now_ms, positions, runs) + others
 
 
 def _clause(node: StepRecord, now_ms: int, positions: history.Positions, runs: Mapping[str, str]) -> str:
@@ -150,3 +189,16 @@ def _clause(node: StepRecord, now_ms: int, positions: history.Positions, runs: M
     if run is None or node.state != NodeState.STARTED:
         return history.why_waiting([node], now_ms, positions)
     return f"node {node.step_key!r} waits for child {run!r} to end{history.at(positions, node.step_key)}"
+
+
+def _is_item(node: StepRecord) -> bool:
+    return node.step_key.endswith("]")
+
+
+def _node_of(item: StepRecord) -> str:
+    return item.step_key.rpartition("[")[0]
+
+
+def _due(item: StepRecord) -> float:
+    """Order of items that retry: by the time of the next attempt. Others keep the order of their numbers."""
+    return 0.0 if item.next_retry_at is None else item.next_retry_at.timestamp()
