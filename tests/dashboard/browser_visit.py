@@ -1,7 +1,7 @@
 """A server with the dashboard in this process, and visits of it with a real browser.
 
 Loading the modules of a page costs more than most tests, so the visits of one server share a page, which each of them
-leaves as a new page would be. A visit that changes what the page keeps (settings, routes of requests) closes it.
+leaves as a new page would be. A visit that changes what the page keeps, such as its settings, closes it.
 """
 
 from __future__ import annotations
@@ -112,15 +112,14 @@ class Visit:
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             self.problems.append(message.text)
 
-    async def leave(self) -> None:
-        """Give the page back as a new page would be, or close it if that is not possible."""
+    async def leave(self) -> bool:
+        """Make the page as a new one would be; false if that is not possible."""
         self.page.remove_listener("pageerror", self._notice)
         self.page.remove_listener("console", self._listen)
         await self.page.unroute_all()
         await self.page.evaluate(_LEAVE)
         await self.page.wait_for_selector(f"main.screen-{NEUTRAL} h1", state="attached")
-        if not await self.page.evaluate(_IS_CLEAN):
-            await _forget(self.base)
+        return bool(await self.page.evaluate(_IS_CLEAN))
 
     async def open(self, route: str = "") -> Visit:
         screen = f"main.screen-{route.split('?')[0].split('/')[0] or 'overview'}"
@@ -145,21 +144,19 @@ async def visit(browser: Browser, base: str, **options: Any) -> AsyncIterator[Vi
 
     ``options``: those of a browser context of this visit alone.
     """
-    page = _kept.get(base) if not options else None
+    page = _kept.pop(base, None) if not options else None
     if page is None:
         page = await (await _new_context(browser, options)).new_page()
     visited = Visit(page, base)
-    shared = False
+    clean = False
     try:
         yield visited
         assert visited.problems == []
-        if not options:
-            _kept[base] = page
-            await visited.leave()
-            shared = base in _kept
+        clean = not options and await visited.leave()
     finally:
-        if not shared:
-            _kept.pop(base, None)
+        if clean and base not in _kept:
+            _kept[base] = page
+        else:
             await page.context.close()
 
 

@@ -125,10 +125,12 @@ async def test_parked_events_of_an_outbox_are_delivered_again(chromium: Browser,
         await user.open("run/letters/l-1")
         await user.sees("1 parked", ".columns")
         await user.sees("the letter box is full", ".columns")
-        await user.page.click("text=Redeliver…")
+        await user.sees("The outbox gave up on letter.sent", ".why-row")
+        await user.page.click(".why-row >> text=Redeliver…")
         await user.sees("beginning with attempt 1", "dialog")
         await _confirm(user, "it was emptied")
         await user.sees("delivered", ".outbox-row")
+        await user.page.wait_for_selector(".why-row >> text=Redeliver…", state="detached")
     assert (await _last_action(stored_shop))[2] == "it was emptied"
 
 

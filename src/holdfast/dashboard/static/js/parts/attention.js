@@ -1,5 +1,5 @@
 /** A cause that needs attention: its runs, its sentence, and the one next move. */
-import { instancePath, may, post } from "../core/api.js";
+import { may } from "../core/api.js";
 import { filterText } from "../core/filter.js";
 import { number, plural } from "../core/format.js";
 import { go, href, runHref } from "../core/router.js";
@@ -7,7 +7,7 @@ import { html } from "../core/view.js";
 import { openAction } from "./actions.js";
 import { Age, Button } from "./basics.js";
 import { Spark } from "./charts.js";
-import { openConfirm } from "./confirm.js";
+import { openRedeliver } from "./confirm.js";
 import { Icon } from "./icons.js";
 import { openBulk } from "./bulk-sheet.js";
 import { Glyph } from "./status.js";
@@ -57,10 +57,7 @@ export function openCause(group, acts) {
     return openBulk(group.action, group.filter, group);
   }
   if (group.action === "event" && single && may("send_event")) return openAction("event", { workflow: group.workflowName, id: sample.id, status: "waiting" });
-  if (group.action === "redeliver" && single && may("manage")) {
-    const path = instancePath(group.workflowName, sample.id, "outbox/redeliver");
-    return openConfirm({ title: `Redeliver the parked events of ${group.workflowName}/${sample.id}`, label: "Redeliver", effect: "The parked events are delivered again, in order, beginning with attempt 1.", run: (reason) => post(path, { reason }) });
-  }
+  if (group.action === "redeliver" && single && may("manage")) return openRedeliver(group.workflowName, sample.id);
   return go(group.action === "queue" || group.action === "limit" ? href(["flow"]) : opens);
 }
 

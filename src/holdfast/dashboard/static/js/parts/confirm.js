@@ -1,4 +1,5 @@
 /** A sheet that asks before an action on something that is not a run: a queue, a schedule, a worker, a limit. */
+import { instancePath, post } from "../core/api.js";
 import { useKeys } from "../core/keys.js";
 import { html, useState } from "../core/view.js";
 import { Labelled } from "./actions.js";
@@ -12,6 +13,11 @@ import { text } from "./text.js";
 /** @param {Question} question */
 export function openConfirm(question) {
   openOverlay(ConfirmSheet, { question });
+}
+
+/** Ask before the parked outbound events of a run are delivered again. @param {string} workflow @param {string} id @param {() => void} [done] */
+export function openRedeliver(workflow, id, done) {
+  openConfirm({ title: `Redeliver the parked events of ${workflow}/${id}`, label: "Redeliver", effect: "The parked events are delivered again, in order, beginning with attempt 1.", run: (reason) => post(instancePath(workflow, id, "outbox/redeliver"), { reason }), done });
 }
 
 /** @param {{question: Question}} props */

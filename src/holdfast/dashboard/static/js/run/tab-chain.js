@@ -1,14 +1,13 @@
 /** The picture of a chain's run: its steps with the pointer, the chosen step, outputs, mailbox and outbox. */
-import { get, post } from "../core/api.js";
+import { get } from "../core/api.js";
 import { useNow } from "../core/clock.js";
 import { clock, duration, moment, toMs } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { html } from "../core/view.js";
+import { html, useEffect } from "../core/view.js";
 import { openAction, possible } from "../parts/actions.js";
 import { Button, Empty, Meter, Moment, Place } from "../parts/basics.js";
-import { openConfirm } from "../parts/confirm.js";
 import { ErrorView } from "../parts/error.js";
 import { brief, Json } from "../parts/json.js";
 import { Glyph, stateOf, Status } from "../parts/status.js";
@@ -27,11 +26,13 @@ async function load(path, signal) {
 }
 
 /** @param {any} props */
-export function Tab({ path, live, run, target }) {
+export function Tab({ path, live, run, target, onParked }) {
   const { query } = useStore(route);
   const now = useNow();
   const turn = `${live?.version} ${live?.status} ${live?.events} ${live?.outbox}`;
   const chain = useResource(`chain ${path("")} ${turn}`, (signal) => load(path, signal));
+  const parked = chain.data?.outbox.filter((/** @type {any} */ event) => event.state === "parked").map((/** @type {any} */ event) => event.type) ?? [];
+  useEffect(() => onParked({ types: [...new Set(parked)], done: chain.refresh }), [parked.join(" ")]);
   return html`<${Place} resource=${chain}>${(/** @type {any} */ data) => {
     const steps = data.steps;
     const chosen = steps.find((/** @type {any} */ step) => step.type === query.get("step")) ?? steps[data.pointer ?? steps.length - 1] ?? steps[0];
@@ -40,7 +41,7 @@ export function Tab({ path, live, run, target }) {
     return html`<div class="chain-strip"><b>${done} of ${steps.length}</b> <span class="ink2">steps done</span><div class="chain-steps">${steps.map((/** @type {any} */ step, /** @type {number} */ index) => html`${index ? html`<span class=${`chain-link s-${stateOf(steps[index - 1].state === "DONE" ? "DONE" : "PENDING")}`}></span>` : null}<${StepCard} step=${step} now=${now} result=${results.get(step.type)} chosen=${step === chosen} />`)}</div></div>
       <div class="columns"><div><${Chosen} step=${chosen} now=${now} target=${target} /></div>
         <div><h3>Input</h3><${Json} value=${run.meta.params} /><h3>Outputs <span class="ink3">what later steps see as <code>task.outputs</code></span></h3>${steps.filter((/** @type {any} */ step) => step.state === "DONE").map((/** @type {any} */ step) => html`<div class="outbox-row output"><code>${text(step.type, 80)}</code><span class="mono ink2">${brief(/** @type {any} */ (results.get(step.type))?.result, 200)}</span></div>`)}</div>
-        <div><${Outbox} events=${data.outbox} path=${path} refresh=${chain.refresh} target=${target} /></div></div>`;
+        <div><${Outbox} events=${data.outbox} /></div></div>`;
   }}<//>`;
 }
 
@@ -64,10 +65,9 @@ function Chosen({ step, now, target }) {
     ${step.eventType && open && possible("event", target) ? html`<div><${Button} icon="send" label=${`Send ${text(step.eventType, 40)}…`} hint="E" onClick=${() => openAction("event", target, { initial: { type: step.eventType } })} /></div>` : null}`;
 }
 
-/** @param {{events: any[], path: (rest: string) => string, refresh: () => void, target: any}} props */
-function Outbox({ events, path, refresh, target }) {
+/** @param {{events: any[]}} props */
+function Outbox({ events }) {
   const parked = events.filter((event) => event.state === "parked").length;
-  const redeliver = () => openConfirm({ title: "Redeliver the parked events", label: "Redeliver", effect: `${parked} parked events are delivered again, in order, beginning with attempt 1.`, run: (reason) => post(path("outbox/redeliver"), { reason }), done: refresh });
-  return html`<div class="row wrap between"><h3>Outbox <span class="ink3">delivered in order, at least once</span></h3>${parked ? html`<span class="row"><span class="state s-paused nowrap">${parked} parked</span>${possible("restart", target) ? html`<${Button} icon="outbox" label="Redeliver…" onClick=${redeliver} />` : null}</span>` : null}</div>
+  return html`<div class="row wrap between"><h3>Outbox <span class="ink3">delivered in order, at least once</span></h3>${parked ? html`<span class="state s-paused nowrap">${parked} parked</span>` : null}</div>
     ${events.length ? events.slice(-100).map((event) => html`<div class="outbox-row"><div class="row"><${Glyph} state=${event.state === "delivered" ? "complete" : event.state === "parked" ? "parked" : "waiting"} /><code class="medium cut">${text(event.type, 100)}</code><span class="right ink2">${event.state}</span></div><div class="row ink3 small"><span>from <code>${text(event.step, 80)}</code></span><${Moment} at=${event.deliveredAt ?? event.parkedAt ?? event.createdAt} /><span class="right">${event.attempts ? `${event.attempts} failed ${event.attempts === 1 ? "attempt" : "attempts"}` : "1st attempt"}</span></div>${event.error ? html`<p class="notice s-paused mono">${text(typeof event.error === "string" ? event.error : `${event.error.name}: ${event.error.message}`, 500)}</p>` : null}</div>`) : html`<${Empty} sentence="This chain has sent nothing." />`}`;
 }

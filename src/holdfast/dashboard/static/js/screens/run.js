@@ -9,11 +9,12 @@ import { useStore } from "../core/store.js";
 import { html, useEffect, useRef, useState } from "../core/view.js";
 import { ACTIONS, nextMove, openAction, possible, takeMove } from "../parts/actions.js";
 import { Button, Empty, Loading, Problem, Span, Tabs } from "../parts/basics.js";
+import { openRedeliver } from "../parts/confirm.js";
 import { Icon } from "../parts/icons.js";
 import { Menu } from "../parts/menu.js";
 import { toast } from "../parts/overlay.js";
 import { Source } from "../parts/source.js";
-import { Badge, runState } from "../parts/status.js";
+import { Badge, Glyph, runState } from "../parts/status.js";
 import { shortWorker, text } from "../parts/text.js";
 import { Why } from "../parts/why.js";
 
@@ -131,6 +132,7 @@ function Loaded({ workflow, id, run, live, query, refresh, onPainted }) {
   const [module, setModule] = useState(/** @type {{tab: string, Tab: unknown} | null} */ (null));
   const [failure, setFailure] = useState(/** @type {any} */ (null));
   const [timing, setTiming] = useState(/** @type {any} */ (null));
+  const [parked, setParked] = useState(/** @type {Parked} */ ({ types: [], done: refresh }));
   useEffect(() => {
     TABS[tab]().then((loaded) => setModule({ tab, Tab: loaded.Tab }), setFailure);
   }, [tab]);
@@ -144,33 +146,38 @@ function Loaded({ workflow, id, run, live, query, refresh, onPainted }) {
     setQuery({ tab: tabs[(index + by + tabs.length) % tabs.length].key });
   };
   useKeys({
-    a: () => (move ? takeMove(move, target, refresh) : false), e: () => act("event"), r: () => act("retry"), f: () => act("fork"),
+    a: () => (parked.types.length && may("manage") ? openRedeliver(workflow, id, parked.done) : move ? takeMove(move, target, refresh) : false), e: () => act("event"), r: () => act("retry"), f: () => act("fork"),
     p: () => act(run.details.status === "paused" ? "resume" : "pause"), "[": () => turn(-1), "]": () => turn(1),
     Escape: () => (query.get("sel") ? setQuery({ sel: null }) : go(href(["runs"]))),
   });
-  return html`<div class="page"><${Head} target=${target} run=${run} move=${move} act=${act} refresh=${refresh} />
+  return html`<div class="page"><${Head} target=${target} run=${run} move=${move} parked=${parked} act=${act} refresh=${refresh} />
     <${Tabs} tabs=${tabs} current=${tab} hrefOf=${(/** @type {string} */ key) => runHref(workflow, id, { tab: key, run: query.get("run") })}><${Facts} run=${run} shownRun=${shownRun} timing=${timing} /><//>
     ${failure ? html`<${Problem} error=${failure} />` : null}
-    ${module?.tab === tab ? html`<${module.Tab} key=${`${tab} ${shownRun}`} workflow=${workflow} id=${id} runNumber=${shownRun} run=${run} live=${live} act=${act} target=${target} onPainted=${onPainted} onTiming=${setTiming} path=${(/** @type {string} */ rest) => instancePath(workflow, id, rest)} />` : null}</div>`;
+    ${module?.tab === tab ? html`<${module.Tab} key=${`${tab} ${shownRun}`} workflow=${workflow} id=${id} runNumber=${shownRun} run=${run} live=${live} act=${act} target=${target} onPainted=${onPainted} onTiming=${setTiming} onParked=${setParked} path=${(/** @type {string} */ rest) => instancePath(workflow, id, rest)} />` : null}</div>`;
 }
 
 const PRIMARY = ["pause", "resume", "retry", "fork", "cancel"];
 
-/** @param {{target: any, run: any, move: import("../parts/actions.js").Move | null, act: (name: string) => void, refresh: () => void}} props */
-function Head({ target, run, move, act, refresh }) {
+/** @typedef {{types: string[], done: () => void}} Parked types of outbound events that were given up */
+
+/** @param {{target: any, run: any, move: import("../parts/actions.js").Move | null, parked: Parked, act: (name: string) => void, refresh: () => void}} props */
+function Head({ target, run, move, parked, act, refresh }) {
   const meta = run.meta;
   const shown = PRIMARY.filter((name) => possible(name, target) && name !== move?.action);
   const rest = Object.keys(ACTIONS).filter((name) => !shown.includes(name) && possible(name, target));
   const chips = /** @type {[string, any][]} */ ([...Object.entries(meta.search ?? {}).slice(0, 4), ["run", meta.runNumber], ...(meta.version ? [["version", meta.version]] : []), ...(meta.workflowVersion ? [[meta.kind, `version ${meta.workflowVersion}`]] : []), ...(meta.nativeStatus ? [["native", meta.nativeStatus]] : []), ...(meta.queue ? [["queue", meta.queue]] : [])]);
   const user = me.get();
+  const redeliver = parked.types.length > 0 && may("manage");
   return html`<div class="run-head"><div class="row wrap"><nav class="crumbs row" aria-label="where"><a class="ink2" href=${href(["runs"])}>Runs</a><span class="ink3">/</span><a class="mono ink2 cut" href=${href(["runs"], { q: `workflow:${target.workflow}` })}>${text(target.workflow, 64)}</a><span class="ink3">/</span><h1 class="mono id cut">${text(target.id, 100)}</h1></nav>
       <${Badge} state=${runState(target.status, meta.whyParts)} /><span class="chips row wrap">${chips.map(([key, value]) => html`<span class="chip">${text(key, 40)} <b class="cut bidi">${text(typeof value === "number" ? number(value) : value, 60)}</b></span>`)}</span>
       <span class="right row wrap actions">${user && user !== "signed-out" && user.example && meta.owner ? html`<${KillButton} target=${target} />` : null}
         ${shown.map((name) => html`<${Button} icon=${ACTIONS[name].icon} label=${name === "fork" || name === "cancel" ? `${ACTIONS[name].label}…` : ACTIONS[name].label} onClick=${() => act(name)} />`)}
         ${rest.length ? html`<${Menu} label="More actions" items=${rest.map((name) => ({ label: `${ACTIONS[name].label}…`, icon: ACTIONS[name].icon, hint: ACTIONS[name].key, onClick: () => act(name) }))} />` : null}</span></div>
     <div class="row why-row"><div class="grow"><div class="why-head"><${WhyIcon} parts=${meta.whyParts} state=${runState(target.status, meta.whyParts)} /><span aria-live="off"><${Why} why=${meta.why ?? target.status} place=${!meta.whyParts?.position} /></span></div>
-      ${meta.whyParts?.position ? html`<${Position} position=${meta.whyParts.position} step=${meta.whyParts.kind === "ended" ? meta.whyParts.name : undefined} target=${target} />` : null}</div>
-      ${move ? html`<${Button} primary large icon=${move.icon} label=${move.label} hint="A" onClick=${() => takeMove(move, target, refresh)} />` : null}</div></div>`;
+      ${meta.whyParts?.position ? html`<${Position} position=${meta.whyParts.position} step=${meta.whyParts.kind === "ended" ? meta.whyParts.name : undefined} target=${target} />` : null}
+      ${parked.types.length ? html`<div class="gave-up row state s-paused"><${Glyph} state="parked" /><span class="ink2">The outbox gave up on ${parked.types.slice(0, 3).map((type, index) => html`${index ? ", " : ""}<code>${text(type, 80)}</code>`)}${parked.types.length > 3 ? ` and ${parked.types.length - 3} more` : ""}.</span></div>` : null}</div>
+      ${redeliver ? html`<${Button} primary large icon="outbox" label="Redeliver…" hint="A" onClick=${() => openRedeliver(target.workflow, target.id, parked.done)} />` : null}
+      ${move ? html`<${Button} primary=${!redeliver} large icon=${move.icon} label=${move.label} hint=${redeliver ? undefined : "A"} onClick=${() => takeMove(move, target, refresh)} />` : null}</div></div>`;
 }
 
 const WHY_ICONS = /** @type {Record<string, string>} */ ({ event: "mail", message: "mail", retry: "retry", sleep: "clock", timer: "clock", start: "clock", child: "child", reply: "ask", node: "graph", step: "step", due: "chip", no_code: "chip", paused: "pause", pausing: "pause", parked: "pause" });
