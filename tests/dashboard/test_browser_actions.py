@@ -75,6 +75,13 @@ def _define_busy(app: Holdfast) -> None:
         return sum(fetch)
 
 
+ZOOM_AND_LEAVE = """() => {
+  dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
+  location.hash = "#/runs?q=workflow:sale";
+  return new Promise((ended) => setTimeout(ended, 1000));  // later than the timer that writes the zoom into the URL
+}"""
+
+
 async def _waiting(app: Holdfast, workflow: str, params: Any, id: str, *, type: str = "go") -> None:
     """Start a run, and wait until it waits for the event."""
     run = await app.start(workflow, params, id=id)
@@ -247,6 +254,16 @@ async def test_the_timeline_is_zoomed_by_the_wheel_and_panned_by_the_mouse(
         await user.page.mouse.move(700, 400, steps=4)
         await user.page.mouse.up()
         await user.page.wait_for_function("(before) => location.href !== before", arg=zoomed)
+
+
+async def test_a_zoom_does_not_reach_the_url_of_the_next_page(chromium: Browser, busy_shop: Served) -> None:
+    await _waiting(busy_shop.app, "sale", 10, "left")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/sale/left")
+        await user.page.wait_for_selector(".w-row")
+        await user.page.evaluate(ZOOM_AND_LEAVE)
+        await user.page.wait_for_selector("main.screen-runs h1", state="attached")
+        assert user.page.url.endswith("#/runs?q=workflow:sale")
 
 
 async def test_the_log_is_followed_while_the_run_goes_on(chromium: Browser, busy_shop: Served) -> None:

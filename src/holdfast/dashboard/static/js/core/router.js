@@ -63,7 +63,7 @@ export function go(target, { replace = false } = {}) {
  * @param {{replace?: boolean}} [options]
  */
 export function setQuery(change, { replace = true } = {}) {
-  const { path, query } = route.get();
+  const { path, query } = read(); // `route` is behind until the event of a changed fragment
   const next = new URLSearchParams(query);
   for (const [key, value] of Object.entries(change)) {
     if (value == null || value === "" || value === false) next.delete(key);

@@ -39,6 +39,7 @@ function useZoom(total) {
   const [shares, setShares] = useState(given);
   const timer = useRef(/** @type {any} */ (0));
   useEffect(() => setShares(given), [given]);
+  useEffect(() => () => clearTimeout(timer.current), []); // the URL of the next page has another zoom
   const window = windowOf(shares, total);
   /** @param {Window} next */
   const set = (next) => {
