@@ -100,9 +100,13 @@ async def test_a_limit_is_changed_on_the_page_and_enforced_at_once(chromium: Bro
         await user.page.fill("dialog input", "the bank answers again")
         await user.page.keyboard.press("Control+Enter")
         await user.sees("changed", "table")
+        await user.page.click("[aria-label^='Rate of bank']")
+        await user.page.fill("dialog label:has-text('Starts') input", "120")
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("120 / 1 min", "table")
 
     [bank] = await busy_shop.app.list_limits()
-    assert bank.concurrency == 7
+    assert (bank.concurrency, bank.rate) == (7, Rate(120, "1 min", burst=120))
 
 
 async def test_a_schedule_is_paused_resumed_triggered_and_backfilled(chromium: Browser, busy_shop: Served) -> None:
