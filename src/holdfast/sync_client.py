@@ -262,6 +262,7 @@ class SyncHandle(Generic[R]):
     move = _of_handle(Handle.move)
     retry = _of_handle(Handle.retry)
     resolve = _of_handle(Handle.resolve)
+    reply = _of_handle(Handle.reply)
     delete = _of_handle(Handle.delete)
     ask = _of_handle(Handle.ask)
     history = _of_handle(Handle.history)

@@ -57,7 +57,7 @@ async def until_it_waits_for_approval(order: Handle[Any]) -> None:
     await until(waits, seconds=20)
 
 
-WORKFLOWS = ("fulfil", "check", "spiteful", "hostile", "parcels", "etl", "letters", "chat")
+WORKFLOWS = ("fulfil", "check", "spiteful", "hostile", "parcels", "etl", "letters", "chat", "curious")
 _calls: dict[str, int] = {}
 
 
@@ -102,6 +102,10 @@ def _define_workflows(app: Holdfast) -> None:
         await ctx.wait_for_event("go", type="go")
         await thoughts.write({"status": "done"})
         return "It depends."
+
+    @app.workflow
+    async def curious(ctx: Context, pid: str) -> int:
+        return int(await ctx.ask(pid, "how many", {"item": "tea"}))
 
     @app.workflow
     async def spiteful(ctx: Context, number: int) -> None:

@@ -122,7 +122,7 @@ class Visit:
         return bool(await self.page.evaluate(_IS_CLEAN))
 
     async def open(self, route: str = "") -> Visit:
-        screen = f"main.screen-{route.split('?')[0].split('/')[0] or 'overview'}"
+        screen = f"main.screen-{route.split('?', maxsplit=1)[0].split('/', maxsplit=1)[0] or 'overview'}"
         await self.page.goto(f"{self.base}#/{route}")
         await self.page.wait_for_selector(f"{screen} h1, {screen} .empty, main.sign-in", state="attached")
         return self

@@ -102,6 +102,19 @@ async def test_a_step_is_resolved_by_hand(chromium: Browser, stored_shop: Served
     assert await _last_action(stored_shop) == ("resolve", "parcels/p-1", "the courier called")
 
 
+async def test_an_ask_in_the_mailbox_gets_a_reply_by_hand(chromium: Browser, stored_shop: Served) -> None:
+    asking = await stored_shop.app.start("curious", "fulfil/o-1", id="q-1")
+    async with visit(chromium, stored_shop.url) as user:
+        await user.open("run/fulfil/o-1?tab=mailbox")
+        await user.page.click("text=Reply…")
+        await user.sees("The asking run or program gets this reply", "dialog")
+        await user.page.fill("dialog label:has-text('Payload') textarea", "12")
+        await _confirm(user, "counted by hand")
+        await user.sees("ask, replied", "tbody")
+    assert await asking.result(timeout=20) == 12
+    assert await _last_action(stored_shop) == ("reply", "fulfil/o-1", "counted by hand")
+
+
 async def test_the_runs_of_a_cause_are_retried_together(chromium: Browser, stored_shop: Served) -> None:
     for number in (3, 4):
         run = await stored_shop.app.start("fulfil", {"id": f"o-{number}", "total": -1}, id=f"o-{number}")

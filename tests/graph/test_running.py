@@ -509,7 +509,9 @@ async def test_why_counts_the_items_of_a_node_and_names_failed_nodes(app: Holdfa
     run = await h.start(g, 7)
     await h.run_until_idle()
     why = without_positions((await run.describe()).why)
-    assert why.startswith("2 of 3 nodes have a result; 4 items of 'fetch' have a result; waiting to retry step 'fetch[4]'")
+    assert why.startswith(
+        "2 of 3 nodes have a result; 4 items of 'fetch' have a result; waiting to retry step 'fetch[4]'"
+    )
     assert why.endswith(", and 2 more; 'region' failed (KeyError: 'region'), so the run will end errored")
 
 

@@ -35,6 +35,7 @@ ROUTES = [
     ("POST", "/waiter/instances/w/retry", "retryInstance", "manage"),
     ("POST", "/waiter/instances/w/fork", "forkInstance", "manage"),
     ("POST", "/waiter/instances/w/resolve", "resolveStep", "manage"),
+    ("POST", "/waiter/instances/w/reply", "replyToAsk", "manage"),
     ("DELETE", "/waiter/instances/w", "deleteInstance", "manage"),
     ("GET", "/waiter/instances/w/timeline", "getTimeline", "read"),
     ("GET", "/waiter/instances/w/step?key=go", "getStep", "read"),
@@ -110,6 +111,7 @@ UNKNOWN = [
 REFUSED = {
     "retryInstance": (409,),
     "resolveStep": (409,),
+    "replyToAsk": (409,),
     "forkInstance": (409,),
     "getBulk": (404,),
     "deleteSchedule": (404,),
@@ -171,6 +173,7 @@ def body_of(method: str, route: str) -> dict[str, Any]:
         "forkInstance": {"before": "go"},
         "startBulk": {"action": "retry", "filter": {"status": "errored"}},
         "resolveStep": {"stepKey": "go", "result": 1},
+        "replyToAsk": {"eventId": "0:1"},
         "createSchedule": {"name": "new", "workflow": "waiter", "every": "1 day"},
         "updateSchedule": {"every": "2 days"},
         "moveQueue": {"to": "other"},

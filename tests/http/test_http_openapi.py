@@ -72,7 +72,8 @@ async def test_every_route_is_described_with_its_errors() -> None:
     schedule = f"{BASE}/_schedules/{{schedule}}"
     assert set(document["paths"]) == {
         BASE, instance, f"{instance}/pause", f"{instance}/resume", f"{instance}/terminate", f"{instance}/restart",
-        f"{instance}/retry", f"{instance}/fork", f"{instance}/resolve", f"{instance}/audit", f"{BASE}/_audit",
+        f"{instance}/retry", f"{instance}/fork", f"{instance}/resolve", f"{instance}/reply", f"{instance}/audit",
+        f"{BASE}/_audit",
         f"{BASE}/_bulk", f"{BASE}/_bulk/{{bulk_id}}",
         f"{instance}/cancel", f"{instance}/events", f"{instance}/history", f"{instance}/history/{{run}}",
         f"{instance}/result", f"{instance}/stack", f"{instance}/replay", f"{instance}/export",

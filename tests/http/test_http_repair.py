@@ -78,6 +78,43 @@ async def test_requests_retry_resolve_and_fork_an_instance(store: Any) -> None:
         assert [(one["action"], one["target"]) for one in rest["records"]] == [("resolve", "order/b")]
 
 
+async def test_an_ask_gets_a_reply_by_hand(store: Any) -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow
+    async def stock(ctx: Context, item: str) -> str:
+        await ctx.wait_for_event("go", type="go")
+        return item
+
+    @app.workflow
+    async def buyer(ctx: Context, topic: str) -> Any:
+        return await ctx.ask("stock/tea", topic, {"pieces": 3})
+
+    async with Harness(app, seed=7, store=store) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        await h.start("stock", "tea", id="tea")
+        for name in ("a", "b"):
+            await h.start("buyer", "take", id=name)
+        await h.run_until_idle()
+        first, second = [one["id"] for one in (await _send(api, "GET", "/stock/instances/tea/mailbox"))["events"]]
+
+        await _send(api, "POST", "/stock/instances/tea/reply", eventId=first, payload={"left": 4}, reason="by phone")
+        await _send(api, "POST", "/stock/instances/tea/reply", eventId=second, error="sold out")
+        await h.run_until_idle()
+
+        details = [(await _send(api, "GET", f"/buyer/instances/{name}"))["details"] for name in "ab"]
+        assert (details[0]["output"], details[1]["error"]["name"]) == ({"left": 4}, "Rejected")
+        events = (await _send(api, "GET", "/stock/instances/tea/mailbox"))["events"]
+        replies = {"ok": True, "payload": {"left": 4}}, {"ok": False, "payload": "sold out"}
+        assert [one["reply"] for one in events] == [*replies]
+        records = (await _send(api, "GET", "/stock/instances/tea/audit"))["records"]
+        assert [(one["action"], one["reason"]) for one in records] == [("reply", None), ("reply", "by phone")]
+        again = await _send(api, "POST", "/stock/instances/tea/reply", 409, eventId=first, payload=5)
+        assert again["code"] == "INVALID_STATE"
+        for body in ({"eventId": "1"}, {"eventId": "x:y"}, {"eventId": first, "payload": 1, "error": "no"}):
+            await _send(api, "POST", "/stock/instances/tea/reply", 400, **body)
+
+
 async def test_requests_that_the_state_does_not_allow_are_409(store: Any) -> None:
     app = _app([True])
     async with Harness(app, seed=7, store=store) as h, client_of(app.asgi()) as http:

@@ -30,6 +30,7 @@ BODIES: dict[str, Any] = {
     "sendEvent": {"type": "go", "id": "e"},
     "forkInstance": {"before": "nothing", "id": "acme-fork"},
     "resolveStep": {"stepKey": "nothing", "result": 1},
+    "replyToAsk": {"eventId": "0:1"},
     "moveInstance": {"version": "1"},
     "moveQueue": {"to": "other"},
     "backfillSchedule": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"},

@@ -43,6 +43,16 @@ class RepairHandle(HandleClient, Generic[R]):
         await self._client.repair.resolve(self.workflow, self.id, step_key, result=result, error=error, reason=reason)
         self._expected = None
 
+    async def reply(
+        self, event_id: str, payload: Any = None, *, error: str | None = None, reason: str | None = None
+    ) -> None:
+        """Reply to an ask that waits in the mailbox, in place of the run's code; ``error`` rejects it.
+
+        ``event_id``: the ``id`` of the event in ``events()``. A later reply of the code has no effect. Raises
+        ``StateError`` if the run has ended, or if the event is not an ask or has a reply already.
+        """
+        await self._client.repair.reply(self.workflow, self.id, event_id, payload, error=error, reason=reason)
+
     async def fork(
         self,
         *,

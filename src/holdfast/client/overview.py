@@ -146,9 +146,9 @@ def _why(kind: str, count: AttentionCount, error: ErrorInfo | None) -> str:
     pinned = f" of version {count.version!r}" if count.kind == "due" and count.version else ""
     match kind:
         case "errored" if error is not None:
+            message = f": {error.message}" if error.message else ""
             position = raised_at(error)
-            place = "" if position is None else f" at {position}"
-            return f"errored: {error.name}: {error.message}{place}" if error.message else f"errored: {error.name}{place}"
+            return f"errored: {error.name}{message}" + ("" if position is None else f" at {position}")
         case "no_worker":
             return f"due, and waiting for a worker{pinned} of queue {count.name!r}; none is alive"
         case "overdue":

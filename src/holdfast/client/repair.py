@@ -36,6 +36,8 @@ from holdfast.store.protocol import (
     Fact,
     FactsQuery,
     FactState,
+    Reply,
+    ReplyByHand,
     ResolveStep,
     ResolveUnit,
     RestartRun,
@@ -43,6 +45,8 @@ from holdfast.store.protocol import (
     SnapshotQuery,
     Store,
 )
+
+_MAX_EVENT_ID = 40
 
 
 class _Unchanged:
@@ -219,6 +223,35 @@ class Repair:
         if not own or any(fact.state == FactState.RESULT for fact in own):
             what = "has a result already" if own else "is not known, or has not been tried yet"
             raise StateError(f"step {step_key!r} of {run.row.pid} {what}, so it cannot be resolved")
+
+    # --- reply
+
+    async def reply(
+        self,
+        workflow: str,
+        id: str,
+        event_id: str,
+        payload: Any = None,
+        *,
+        error: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Reply to an ask in the mailbox of a run, in place of its code."""
+        row = await self._instances.find(workflow, id)
+        number, colon, event = event_id.partition(":")
+        if not (colon and number.isdecimal() and event.isdecimal() and len(event_id) < _MAX_EVENT_ID):
+            raise InvalidOptionError("an event is named by its id, such as '0:3' (RUN:NUMBER)")
+        reply = Reply(error is None, self._requests.payload(payload if error is None else error))
+        request = ReplyByHand(row.workflow, row.instance_id, int(number), int(event), reply)
+        answer = await self._store.control(request, audit("reply", reason))
+        run = require_found(row.workflow, row.instance_id, answer.run)
+        if answer.refused:
+            raise StateError(
+                f"no ask {event_id} of {run.pid} waits for a reply: the run has ended, the event is not an ask, "
+                "or it has a reply already"
+            )
+        self._hub.affected(answer.affected)
+        self._hub.replied()
 
     # --- fork
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.client.instances import Instances
 from holdfast.client.records import event_value, position, reading
-from holdfast.core import timeline
+from holdfast.core import codec, timeline
 from holdfast.core.facts import Fact, StoredEvent
 from holdfast.core.filters import Filter
 from holdfast.core.model import to_ms
@@ -24,6 +24,7 @@ from holdfast.store.protocol import (
     LogsQuery,
     OutboxQuery,
     RelationsQuery,
+    RepliesQuery,
     RunRecord,
     SnapshotQuery,
     Store,
@@ -82,6 +83,14 @@ class Family(NamedTuple):
     monitors: Sequence[RunRecord]
     watched_by: Sequence[RunRecord]
     forks: Sequence[RunRecord]
+
+
+class MailboxReply(NamedTuple):
+    """The reply to an ask."""
+
+    ok: bool
+    """False if the ask was rejected."""
+    value: Any
 
 
 class RunDetails:
@@ -156,12 +165,15 @@ class RunDetails:
 
     async def mailbox(
         self, workflow: str, id: str, run_number: int | None, *, cursor: str | None, limit: int, descending: bool
-    ) -> tuple[RunRecord, Page[StoredEvent]]:
-        """A page of the events that a run received, delivered or not."""
+    ) -> tuple[RunRecord, Page[StoredEvent], Mapping[int, MailboxReply]]:
+        """A page of the events that a run received, delivered or not, and the replies to the asks among them."""
         after = position(cursor, "e")
         row = await self._instances.find(workflow, id, run_number)
         events = await self._store.read(EventsQuery(row.run, after=after, limit=limit + 1, descending=descending))
-        return row, Page([*events[:limit]], f"e{events[limit - 1].n}" if len(events) > limit else None)
+        page = Page([*events[:limit]], f"e{events[limit - 1].n}" if len(events) > limit else None)
+        asks = tuple(event.n for event in page.items if event.ask is not None)
+        replies = await self._store.read(RepliesQuery(row.run, asks)) if asks else {}
+        return row, page, {n: MailboxReply(reply.ok, codec.displayed(reply.value)) for n, reply in replies.items()}
 
     async def family(self, workflow: str, id: str, within: Sequence[Filter]) -> Family:
         """The relatives of the current run that match all of ``within``."""

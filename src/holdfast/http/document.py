@@ -285,7 +285,7 @@ class Document:
 _INSTANCE_OPERATIONS = (
     "getInstance", "getHistory", "sendEvent", "pauseInstance", "resumeInstance", "terminateInstance", "restartInstance",
     "cancelInstance", "moveInstance",
-    "retryInstance", "forkInstance", "resolveStep",
+    "retryInstance", "forkInstance", "resolveStep", "replyToAsk",
 )  # fmt: skip
 
 _OF_BATCHED = ("queue", "priority", "key", "memo", "search", "context", "summary", "runTimeout", "taskTimeout")

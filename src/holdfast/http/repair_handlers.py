@@ -45,6 +45,18 @@ class Repair(Handlers):
         )
         return done()
 
+    async def reply_to_ask(self, request: Request, workflow: Name, instance_id: Id) -> Response:
+        """Reply to an ask that waits in the mailbox of a run, in place of its code."""
+        client = self._client()
+        address = client.instances.address(workflow, instance_id)
+        body: wire_requests.ReplyRequest = admitted(request).body
+        if "payload" in body and "error" in body:
+            raise responses.Problem(400, responses.VALIDATION_ERROR, "a reply has either payload or error")
+        await client.repair.reply(
+            *address, body["eventId"], body.get("payload"), error=body.get("error"), reason=body.get("reason")
+        )
+        return done()
+
     async def fork(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Start a new instance with the recorded history before a step, optionally with other results or params."""
         client = self._client()

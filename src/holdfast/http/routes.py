@@ -33,6 +33,7 @@ _MOVE = TypeAdapter(wire_requests.MoveRequest)
 _BULK = TypeAdapter(wire_requests.BulkRequest)
 _REASON = TypeAdapter(wire_requests.ReasonRequest)
 _RESOLVE = TypeAdapter(wire_requests.ResolveRequest)
+_REPLY = TypeAdapter(wire_requests.ReplyRequest)
 _FORK = TypeAdapter(wire_requests.ForkRequest)
 
 
@@ -101,6 +102,10 @@ def _repair_routes(backend: Backend) -> Sequence[Spec]:
         Spec(
             "POST", f"{_INSTANCE}/resolve", "resolveStep", Scope.MANAGE, repair.resolve, wire.Done,
             (400, 404, 408, 409, 413, 415), _RESOLVE,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/reply", "replyToAsk", Scope.MANAGE, repair.reply_to_ask, wire.Done,
+            (400, 404, 408, 409, 413, 415), _REPLY,
         ),
         Spec(
             "GET", f"{_INSTANCE}/audit", "getAudit", Scope.READ, audit.of_instance, wire.AuditRecords, (400, 404),

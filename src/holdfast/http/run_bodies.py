@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.client.records import event_record
-from holdfast.client.run_details import Family, Timeline
+from holdfast.client.run_details import Family, MailboxReply, Timeline
 from holdfast.core import codec
 from holdfast.core.facts import Fact, FactState, StoredEvent
 from holdfast.core.model import Level, Status, StepStatus, StepType, from_ms, optional_from_ms, optional_to_ms
@@ -163,9 +163,11 @@ def _fact(fact: Fact) -> wire_run.StoredFact:
     }
 
 
-def mailbox(number: int, awaited: Sequence[str], page: Page[StoredEvent]) -> wire_run.Mailbox:
+def mailbox(
+    number: int, awaited: Sequence[str], page: Page[StoredEvent], replies: Mapping[int, MailboxReply]
+) -> wire_run.Mailbox:
     body: wire_run.Mailbox = {
-        "events": [_mailbox_event(number, event) for event in page.items],
+        "events": [_mailbox_event(number, event, replies.get(event.n)) for event in page.items],
         "awaited": [*awaited],
         "hasNextPage": page.cursor is not None,
     }
@@ -174,11 +176,13 @@ def mailbox(number: int, awaited: Sequence[str], page: Page[StoredEvent]) -> wir
     return body
 
 
-def _mailbox_event(number: int, event: StoredEvent) -> wire_run.MailboxEvent:
+def _mailbox_event(number: int, event: StoredEvent, reply: MailboxReply | None) -> wire_run.MailboxEvent:
     record = response_bodies.event(event_record(number, event))
     body = cast("wire_run.MailboxEvent", {**record, "n": event.n})
     if event.ask is not None:
         body["ask"] = True
+    if reply is not None:
+        body["reply"] = {"ok": reply.ok, "payload": reply.value}
     if event.type.startswith("@"):
         body["engine"] = True
     return body

@@ -56,14 +56,14 @@ class Details(Handlers):
         check_query(request, query)
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        row, page = await client.details.mailbox(
+        row, page, replies = await client.details.mailbox(
             *address,
             query.runNumber,
             cursor=query.cursor,
             limit=self._page_size(query.pageSize),
             descending=query.order == "desc",
         )
-        return reply(run_bodies.mailbox(row.number, sorted(row.topics), page))
+        return reply(run_bodies.mailbox(row.number, sorted(row.topics), page, replies))
 
     async def family(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """The relatives of the current run: ancestors, children, links, monitors, watchers and forks."""

@@ -107,6 +107,16 @@ class ResolveRequest(TypedDict):
 
 
 @strict
+class ReplyRequest(TypedDict):
+    """Either ``payload`` or ``error``, a message that rejects the ask. Without both, the payload is null."""
+
+    eventId: Annotated[str, Field(max_length=40, json_schema_extra={"pattern": "^[0-9]{1,9}:[0-9]{1,9}$"})]
+    payload: NotRequired[Any]
+    error: NotRequired[Annotated[str, Field(min_length=1, max_length=10_000)]]
+    reason: NotRequired[Reason]
+
+
+@strict
 class ForkRequest(TypedDict):
     before: str
     id: NotRequired[str]

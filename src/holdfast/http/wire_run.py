@@ -155,10 +155,17 @@ class FactPage(TypedDict):
     hasNextPage: bool
 
 
+class MailboxReply(TypedDict):
+    ok: bool
+    """False if the ask was rejected."""
+    payload: Any
+
+
 class MailboxEvent(Event):
     n: Count
     ask: NotRequired[Literal[True]]
-    """The sender waits for a reply."""
+    """The sender asked for a reply."""
+    reply: NotRequired[MailboxReply]
     engine: NotRequired[Literal[True]]
     """A message of the engine, such as the end of a watched run."""
 

@@ -33,6 +33,7 @@ from holdfast.store.protocol import (
     OutboxRow,
     RecordedOperation,
     Reply,
+    ReplyByHand,
     ReplyToEvent,
     ResolveStep,
     ResolveUnit,
@@ -232,6 +233,10 @@ class Seal:
             case ResolveStep():
                 home = pid_of(request.workflow, request.instance_id)
                 return replace(request, payload=self._seal(request.payload, Place(home, "event:@resolve")))
+            case ReplyByHand():
+                home = pid_of(request.workflow, request.instance_id)
+                sealed = Reply(request.reply.ok, self.value(request.reply.value, home, "reply"))
+                return replace(request, reply=sealed)
             case SendEvent(event):
                 return SendEvent(self.new_event(event))
             case ResolveUnit():

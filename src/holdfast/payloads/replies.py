@@ -19,6 +19,7 @@ from holdfast.store.protocol import (
     OutboxQuery,
     OutboxRow,
     Query,
+    RepliesQuery,
     Reply,
     ReplyQuery,
     RunByName,
@@ -92,6 +93,9 @@ OPENERS: Mapping[type[Query[Any]], Opener] = {
     SnapshotQuery: _open_snapshot,
     MailboxQuery: _open_mailbox,
     ReplyQuery: _open_reply,
+    RepliesQuery: lambda opening, query, found, home: {
+        n: _open_reply(opening, query, reply, home) for n, reply in found.items()
+    },
     StreamQuery: _open_stream,
     OutboxQuery: _open_outbox,
     ScheduleByName: _open_schedules,

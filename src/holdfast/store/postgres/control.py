@@ -24,6 +24,7 @@ from holdfast.store.protocol import (
     PauseRun,
     RecordAction,
     RedeliverOutbox,
+    ReplyByHand,
     ResolveStep,
     ResolveUnit,
     RestartRun,
@@ -45,8 +46,8 @@ class ControlCall(NamedTuple):
 
 
 _OnCurrentRun = (
-    PauseRun | ResumeRun | TerminateRun | CancelRun | RedeliverOutbox | MoveRun | ResolveStep | ResolveUnit
-    | RecordAction
+    PauseRun | ResumeRun | TerminateRun | CancelRun | RedeliverOutbox | MoveRun | ResolveStep | ReplyByHand
+    | ResolveUnit | RecordAction
 )  # fmt: skip
 _ON_OPEN_RUNS = (PauseRun, TerminateRun, CancelRun, MoveRun, ResolveStep)
 """Requests that are refused if the run has ended."""
@@ -83,6 +84,8 @@ async def _apply_to_current(tx: Tx, request: _OnCurrentRun) -> ControlResult:
     match request:
         case ResolveStep():
             return _control_result(await _row(tx, "resolve", request, request.payload))
+        case ReplyByHand():
+            return await _reply(tx, request)
         case ResolveUnit():
             return await _resolve_unit(tx, request)
         case PauseRun():
@@ -120,6 +123,14 @@ async def _resolve_unit(tx: Tx, request: ResolveUnit) -> ControlResult:
         return ControlResult(None, AffectedRuns())
     done, *fields = row
     return ControlResult(record(fields), AffectedRuns(work=done), refused=not done)
+
+
+async def _reply(tx: Tx, request: ReplyByHand) -> ControlResult:
+    row = await _row(tx, "reply_by_hand", request, request.number, request.event, *request.reply)
+    if row is None:
+        return ControlResult(None, AffectedRuns())
+    done, *rest = row
+    return _control_result(tuple(rest))._replace(refused=not done)
 
 
 async def _redeliver(tx: Tx, request: RedeliverOutbox) -> ControlResult:

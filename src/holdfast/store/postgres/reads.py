@@ -29,6 +29,7 @@ from holdfast.store.protocol import (
     RelatedRun,
     Relations,
     RelationsQuery,
+    RepliesQuery,
     Reply,
     ReplyQuery,
     RunByName,
@@ -129,6 +130,12 @@ async def reply(tx: Tx, query: ReplyQuery) -> Reply | None:
     sql = statements("reads", tx.schema)["reply"]
     row = await tx.connection.fetchrow(sql, query.run, encode_text(query.dedup))
     return None if row is None or row["reply_ok"] is None else Reply(*row)
+
+
+async def replies(tx: Tx, query: RepliesQuery) -> dict[int, Reply]:
+    sql = statements("reads", tx.schema)["replies"]
+    rows = await tx.connection.fetch(sql, query.run, list(query.events))
+    return {n: Reply(ok, value) for n, ok, value in (row.values() for row in rows)}
 
 
 async def relations(tx: Tx, query: RelationsQuery) -> Relations:

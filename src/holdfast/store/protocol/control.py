@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.core.facts import Fact, Watch
 from holdfast.store.protocol.requests import Query
-from holdfast.store.protocol.runs import AffectedRuns, Expiry, NewEvent, RunRecord, Sent
+from holdfast.store.protocol.runs import AffectedRuns, Expiry, NewEvent, Reply, RunRecord, Sent
 from holdfast.store.protocol.units import Advance, NewUnit
 
 
@@ -145,6 +145,23 @@ class ResolveStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyByHand:
+    """Reply to an ask in the mailbox of a run that has not ended, in place of the run's code.
+
+    As with ``ReplyToEvent``, the reply is stored with the event and sent to the asking run, and the first reply stays:
+    that of the code has no effect then. Refused if the run is not the current one, if the event is not an ask, or if it
+    has another reply.
+    """
+
+    workflow: str
+    instance_id: str
+    number: int
+    """The number of the run whose mailbox has the event."""
+    event: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
 class ResolveUnit:
     """Write the outcome of a unit that was decided by hand, and delete the task of the unit, even if it is owned.
 
@@ -224,7 +241,7 @@ DONE, REFUSED, DUPLICATE = "done", "refused", "duplicate"
 
 ControlRequest = (
     PauseRun | ResumeRun | TerminateRun | CancelRun | RestartRun | RedeliverOutbox | MoveRun | ContinueRun | ResolveStep
-    | ResolveUnit | DeleteInstance | RecordAction | SendEvent
+    | ReplyByHand | ResolveUnit | DeleteInstance | RecordAction | SendEvent
 )  # fmt: skip
 
 

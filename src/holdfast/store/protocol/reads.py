@@ -148,6 +148,14 @@ class ReplyQuery(Query[Reply | None]):
 
 
 @dataclass(frozen=True, slots=True)
+class RepliesQuery(Query[dict[int, Reply]]):
+    """The replies to events of a run's mailbox, by the numbers of the events; those without a reply are absent."""
+
+    run: int
+    events: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RelationsQuery(Query[Relations]):
     run: int
 

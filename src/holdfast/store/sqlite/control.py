@@ -19,6 +19,7 @@ from holdfast.store.protocol import (
     MoveRun,
     PauseRun,
     RedeliverOutbox,
+    ReplyByHand,
     ResolveStep,
     ResolveUnit,
     RestartRun,
@@ -29,7 +30,7 @@ from holdfast.store.protocol import (
     audited_outcome,
     cancel_reason,
 )
-from holdfast.store.sqlite import audit, ends, outbox, repair, successors
+from holdfast.store.sqlite import audit, ends, outbox, repair, replies, successors
 from holdfast.store.sqlite.advance import write_unowned
 from holdfast.store.sqlite.pausing import set_paused
 from holdfast.store.sqlite.reads import find_run, record_of
@@ -90,6 +91,8 @@ def _apply_to_current(tx: Tx, request: ControlRequest) -> ControlResult:
             resolve(tx, run, request, affected)
         case ResolveUnit():
             return resolve_unit(tx, run, request)
+        case ReplyByHand():
+            return replies.reply_by_hand(tx, run, request)
         case DeleteInstance():
             return repair.delete(tx, run)
     return ControlResult(run, affected, refused=run.status.terminal and isinstance(request, _ON_OPEN_RUNS))

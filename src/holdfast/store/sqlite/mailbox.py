@@ -9,8 +9,8 @@ from itertools import islice
 from operator import itemgetter
 
 from holdfast.errors import StateError
-from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, MailboxQuery, Reply, ReplyQuery, StoredEvent
-from holdfast.store.sqlite.rows import encode_text, stored_event
+from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, MailboxQuery, StoredEvent
+from holdfast.store.sqlite.rows import stored_event
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
@@ -60,11 +60,6 @@ def undelivered(tx: Tx, query: MailboxQuery) -> MailboxPage:
     return _page(
         merge(*ranges, tx.connection.execute(_SQL["undelivered_engine_events"], limit), key=itemgetter(0)), last
     )
-
-
-def reply(tx: Tx, query: ReplyQuery) -> Reply | None:
-    row = tx.connection.execute(_SQL["reply"], (query.run, encode_text(query.dedup))).fetchone()
-    return None if row is None else Reply(row[0] == 1, row[1])
 
 
 def move(tx: Tx, old: int, new: int, *, include_engine: bool) -> None:

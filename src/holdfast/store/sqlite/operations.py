@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.store.protocol import (
     CANCEL,
-    REPLY,
     AffectedRuns,
     CancelRun,
     Created,
@@ -29,13 +28,10 @@ from holdfast.store.sqlite import ends
 from holdfast.store.sqlite.control import request_cancel
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.reads import find_current, record_of
-from holdfast.store.sqlite.rows import decode_text
-from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event, send, send_engine_event
-from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.replies import reply_to_event
+from holdfast.store.sqlite.send import QueuedEvent, send, send_engine_event
 from holdfast.store.sqlite.tx import Tx
 from holdfast.store.sqlite.watching import unwatch, watch
-
-_SQL = statements("operations")
 
 
 @dataclass(slots=True)
@@ -76,7 +72,8 @@ class _Performer:
             case NewEvent():
                 return self._send(operation)
             case ReplyToEvent():
-                return self._reply(operation)
+                done = reply_to_event(self._tx, self._run, operation, self.done.affected)
+                return RequestResult.DONE if done else RequestResult.MISSING
             case _:
                 target = find_current(self._tx, operation.workflow, operation.instance_id)
                 return RequestResult.MISSING if target is None else self._apply_to(target, operation)
@@ -126,27 +123,3 @@ class _Performer:
             send_engine_event(self._tx, self._run.run, ends.exit_event(target, kind), self.done.affected)
         else:
             watch(self._tx, self._run.run, target.run, kind)
-
-    def _reply(self, operation: ReplyToEvent) -> RequestResult:
-        tx, key = self._tx, (self._run.run, operation.event)
-        event = tx.connection.execute(_SQL["sender_and_ask"], key).fetchone()
-        if event is None:
-            return RequestResult.MISSING
-        tx.connection.execute(_SQL["set_reply"], (*key, operation.reply.ok, operation.reply.value, tx.now))
-        sender, ask = map(decode_text, event)
-        if sender is not None and ask is not None and tx.connection.changes():
-            self._send_reply(sender, ask, operation)
-        return RequestResult.DONE
-
-    def _send_reply(self, to: str, ask: str, operation: ReplyToEvent) -> None:
-        """Send a REPLY to the current run of the asking pid. A client that asked reads the reply from the event."""
-        workflow, _, instance_id = to.partition("/")
-        asking_run = find_current(self._tx, workflow, instance_id)
-        if asking_run is None or asking_run.status.terminal:
-            return
-        reply = operation.reply
-        ok = b"true" if reply.ok else b"false"
-        payload = b'{"ask":%s,"ok":%s,"value":%s}' % (json.dumps(ask).encode(), ok, reply.value or b"null")
-        event = QueuedEvent(REPLY, payload, sender=ends.pid_of(self._run), trace=operation.trace)
-        effect = add_event(self._tx, asking_run, event)
-        add_effect(self.done.affected, asking_run.run, effect)

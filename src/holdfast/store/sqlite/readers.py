@@ -17,6 +17,7 @@ from holdfast.store.protocol import (
     PermitPositionsQuery,
     Query,
     RelationsQuery,
+    RepliesQuery,
     ReplyQuery,
     RunByName,
     RunsById,
@@ -29,7 +30,19 @@ from holdfast.store.protocol import (
     VersionsQuery,
     WorkersQuery,
 )
-from holdfast.store.sqlite import audit, mailbox, outbox, permits, reads, schedules, stats, streams, watching, workers
+from holdfast.store.sqlite import (
+    audit,
+    mailbox,
+    outbox,
+    permits,
+    reads,
+    replies,
+    schedules,
+    stats,
+    streams,
+    watching,
+    workers,
+)
 from holdfast.store.sqlite.tx import Work
 
 INLINE_MAX_ROWS = 256
@@ -44,7 +57,8 @@ READERS: Mapping[type[Query[Any]], Work[Any, Any]] = {
     LogsQuery: reads.logs,
     SnapshotQuery: reads.load,
     MailboxQuery: mailbox.undelivered,
-    ReplyQuery: mailbox.reply,
+    ReplyQuery: replies.reply,
+    RepliesQuery: replies.replies,
     StreamQuery: streams.read,
     StreamHeadsQuery: streams.heads,
     AuditQuery: audit.records,

@@ -207,6 +207,48 @@ BEGIN
     RETURN QUERY SELECT v_affected.ended, v_affected.woken, v_affected.work, v_record;
 END $$;
 
+-- Reply to an ask in the mailbox of a run in place of its code. done: the event has this reply now, also if an earlier
+-- attempt of this call was committed. The tasks of both runs are locked in lock order.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reply_by_hand(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_number BIGINT, p_event BIGINT, p_ok BOOLEAN,
+    p_payload BYTEA
+) RETURNS TABLE (
+    done BOOLEAN, ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record
+) LANGUAGE plpgsql
+{planner.nested_loops} AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT;
+    v_operation {schema}.holdfast_operation;
+    v_record {schema}.holdfast_record;
+    v_affected {schema}.holdfast_affected;
+    v_done BOOLEAN := false;
+BEGIN
+    PERFORM {schema}.holdfast_lock_affected(NULL, array_remove(ARRAY[x.run, (
+                SELECT {schema}.holdfast_run_of_pid(e.sender) FROM {schema}.holdfast_event AS e
+                 WHERE e.run = x.run AND e.n = p_event)], NULL))
+       FROM (SELECT {schema}.holdfast_current_run(p_workflow, p_instance_id) AS run) AS x;
+    v_run := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.epoch IS NOT NULL AND v_record.number = p_number
+       AND EXISTS (SELECT FROM {schema}.holdfast_event AS e
+                    WHERE e.run = v_run AND e.n = p_event AND e.ask IS NOT NULL) THEN
+        v_operation.number := p_event;
+        v_operation.ok := p_ok;
+        v_operation.payload := p_payload;
+        v_affected := {schema}.holdfast_reply(
+            v_now, v_run, {schema}.holdfast_pid(p_workflow, p_instance_id), v_operation);
+        SELECT e.reply_ok = p_ok AND e.reply IS NOT DISTINCT FROM p_payload INTO v_done
+          FROM {schema}.holdfast_event AS e WHERE e.run = v_run AND e.n = p_event;
+        PERFORM pg_notify('{channel}', p_store);  -- the asker may be a client in another process
+    END IF;
+    RETURN QUERY SELECT v_done, v_affected.ended, v_affected.woken, v_affected.work, v_record;
+END $$;
+
 -- Write the outcome of a unit that was decided by hand, and delete the tasks of the unit and of p_removed. The unit has
 -- no task if its own outcome was written first, or if an earlier attempt of this call was committed; the second is
 -- recognised by its fact. p_f_*: the facts, that of the unit first.

@@ -21,6 +21,10 @@ SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_restart(
 -- name: resolve
 SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_resolve($1, $2, $3, $4, $5) AS s;
 
+-- name: reply_by_hand
+SELECT s.done, s.ended, s.woken, s.work, (s.r).*
+  FROM {schema}.holdfast_reply_by_hand($1, $2, $3, $4, $5, $6, $7, $8) AS s;
+
 -- name: resolve_unit
 SELECT s.done, (s.r).* FROM {schema}.holdfast_resolve_unit(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, {advance.facts.arguments}

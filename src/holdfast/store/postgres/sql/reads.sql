@@ -56,6 +56,10 @@ SELECT array_agg(n), array_agg(type), array_agg(payload), array_agg(created_at),
 SELECT reply_ok, reply FROM {schema}.holdfast_event
  WHERE line = (SELECT coalesce(line, id) FROM {schema}.holdfast_run WHERE id = $1) AND dedup = $2;
 
+-- name: replies
+SELECT n, reply_ok, reply FROM {schema}.holdfast_event
+ WHERE run = $1 AND n = ANY ($2::bigint[]) AND reply_ok IS NOT NULL;
+
 -- name: children
 SELECT workflow || '/' || instance_id, status FROM {schema}.holdfast_run
  WHERE parent_run = $1 AND parent_run IS NOT NULL AND current ORDER BY instance LIMIT $2;

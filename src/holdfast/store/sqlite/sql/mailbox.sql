@@ -31,11 +31,6 @@ SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask, tra
   FROM holdfast_event INDEXED BY holdfast_event_engine
  WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL AND type >= '@' AND type < 'A' ORDER BY n LIMIT ?2;
 
--- The event may belong to another run of the line: the run that was asked first, or a successor that it was moved to.
--- name: reply
-SELECT reply_ok, reply FROM holdfast_event
- WHERE line = (SELECT coalesce(line, id) FROM holdfast_run WHERE id = ?1) AND dedup = ?2 AND replied_at IS NOT NULL;
-
 -- name: undelivered_types
 SELECT n, type FROM holdfast_event INDEXED BY holdfast_event_undelivered
  WHERE run = ?1 AND delivered_at IS NULL ORDER BY n;

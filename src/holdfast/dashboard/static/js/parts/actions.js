@@ -29,6 +29,7 @@ export const ACTIONS = {
   retry: { label: "Retry", icon: "retry", key: "R", scope: "manage", when: (target) => target.status === "errored", effect: () => "A new run continues from this history: finished steps keep their results, and the failed step gets fresh attempts." },
   fork: { label: "Fork", icon: "fork", key: "F", scope: "manage", when: () => true, effect: () => "A new instance starts with the history before the chosen step. This run stays as it is." },
   resolve: { label: "Resolve a step", icon: "step", scope: "manage", when: open, effect: () => "The step gets this outcome and is not called again. The run continues with it." },
+  reply: { label: "Reply", icon: "ask", scope: "manage", when: open, effect: () => "The asking run or program gets this reply. A later reply of the code has no effect." },
   restart: { label: "Restart", icon: "first", scope: "manage", when: () => true, effect: (target) => `Run ${(target.runNumber ?? 0) + 1} starts from the beginning with the same params. ${open(target) ? "The present run ends. " : ""}Nothing of the old run reaches the new one.` },
   cancel: { label: "Cancel", icon: "ban", scope: "manage", when: open, danger: true, effect: () => "CancelledError is raised where the code waits. The code may clean up before the run ends." },
   terminate: { label: "Terminate", icon: "close", scope: "manage", when: open, danger: true, effect: () => "The run ends at once and for good. Its code does not clean up." },
@@ -171,6 +172,10 @@ function Extra({ name, target, values, set, form, declared, issues }) {
       <${Labelled} label="Result" hint="JSON; or leave it empty and give an error"><textarea class="textarea mono" spellcheck=${false} value=${values.result ?? ""} onInput=${input("result")}></textarea><//>
       <${Labelled} label="Error" hint="a message"><input class="input" value=${values.error ?? ""} onInput=${input("error")} /><//>`;
   }
+  if (name === "reply") {
+    return html`<${Labelled} label="Payload" hint="JSON; or leave it empty and reject"><textarea class="textarea mono" autofocus spellcheck=${false} value=${values.result ?? ""} onInput=${input("result")}></textarea><//>
+      <${Labelled} label="Reject with" hint="a message"><input class="input" value=${values.error ?? ""} onInput=${input("error")} /><//>`;
+  }
   if (name === "cancel") return html`<${Labelled} label="Terminate after" hint="seconds, optional"><input class="input" inputmode="numeric" value=${values.deadline ?? ""} onInput=${input("deadline")} /><//>`;
   return null;
 }
@@ -198,10 +203,11 @@ function requestBody(name, values, form) {
     }
     return { before: values.before, ...(values.id ? { id: values.id } : {}), ...(Object.keys(outputs).length ? { outputs } : {}), ...reason };
   }
-  if (name === "resolve") {
-    if (values.error) return { stepKey: values.stepKey, error: values.error, ...reason };
+  if (name === "resolve" || name === "reply") {
+    const [what, of] = name === "reply" ? ["payload", { eventId: values.eventId }] : ["result", { stepKey: values.stepKey }];
+    if (values.error) return { ...of, error: values.error, ...reason };
     const result = parseJson(values.result || "null");
-    return result.fault ? { fault: `result: ${result.fault}` } : { stepKey: values.stepKey, result: result.value, ...reason };
+    return result.fault ? { fault: `${what}: ${result.fault}` } : { ...of, [what]: result.value, ...reason };
   }
   if (name === "cancel" && values.deadline) return { ...reason, deadlineMs: Math.round(Number(values.deadline) * 1000) };
   return reason;

@@ -164,7 +164,7 @@ const PRIMARY = ["pause", "resume", "retry", "fork", "cancel"];
 function Head({ target, run, move, parked, act, refresh }) {
   const meta = run.meta;
   const shown = PRIMARY.filter((name) => possible(name, target) && name !== move?.action);
-  const rest = Object.keys(ACTIONS).filter((name) => !shown.includes(name) && possible(name, target));
+  const rest = Object.keys(ACTIONS).filter((name) => name !== "reply" && !shown.includes(name) && possible(name, target));
   const chips = /** @type {[string, any][]} */ ([...Object.entries(meta.search ?? {}).slice(0, 4), ["run", meta.runNumber], ...(meta.version ? [["version", meta.version]] : []), ...(meta.workflowVersion ? [[meta.kind, `version ${meta.workflowVersion}`]] : []), ...(meta.nativeStatus ? [["native", meta.nativeStatus]] : []), ...(meta.queue ? [["queue", meta.queue]] : [])]);
   const user = me.get();
   const redeliver = parked.types.length > 0 && may("manage");
