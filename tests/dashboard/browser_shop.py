@@ -105,7 +105,7 @@ def _define_workflows(app: Holdfast) -> None:
 
     @app.workflow
     async def curious(ctx: Context, pid: str) -> int:
-        return int(await ctx.ask(pid, "how many", {"item": "tea"}))
+        return int(await ctx.ask(pid, "how_many", {"item": "tea"}))
 
     @app.workflow
     async def spiteful(ctx: Context, number: int) -> None:

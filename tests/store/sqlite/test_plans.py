@@ -28,6 +28,7 @@ from holdfast.store.protocol import (
     NewUnit,
     Outbound,
     Reply,
+    ReplyQuery,
     ReplyToEvent,
     SettleOutbox,
     StatsQuery,
@@ -37,8 +38,9 @@ from holdfast.store.protocol import (
 )
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.leases import reap
-from holdfast.store.sqlite.mailbox import ReplyQuery, reply, undelivered
+from holdfast.store.sqlite.mailbox import undelivered
 from holdfast.store.sqlite.reads import runs
+from holdfast.store.sqlite.replies import reply
 from holdfast.store.sqlite.sql import groups, statements
 from holdfast.store.sqlite.stats import stats
 from store.sqlite.internals import on_writer
