@@ -10,12 +10,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sqlite3
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import asyncpg
 import httpx
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds only the modules beside it
+
 from bench import postgres
 
 from holdfast import Context, Holdfast
