@@ -229,6 +229,31 @@ async def test_a_value_that_was_moved_or_changed_is_refused(make_app: MakeApp) -
             await (await app.get("again", "c")).result()
 
 
+async def test_a_reply_by_hand_is_encrypted_and_read_by_the_run_that_asked(make_app: MakeApp) -> None:
+    app = make_app(codec=[Zstd(), Aes({"k": NEW})], blobs="database", blob_threshold=50)
+
+    @app.workflow
+    async def busy(ctx: Context) -> None:
+        await ctx.wait_for_event("go", type="go")
+
+    @app.workflow
+    async def asking(ctx: Context) -> list[str]:
+        return [await ctx.ask("busy/b", "question", n) for n in range(2)]
+
+    async with app:
+        answering, run = await app.start(busy, id="b"), await app.start(asking, id="a")
+        for number, value in enumerate((CANARY, CANARY * 20)):  # in its row, and as a blob
+            async with asyncio.timeout(20):
+                while len(found := (await answering.history()).events) <= number:
+                    await asyncio.sleep(0.01)
+            await answering.reply(found[-1].id, value)
+        results = await run.result(timeout=20)
+        stored = await stored_bytes(app)
+
+    assert results == [CANARY, CANARY * 20]
+    assert CANARY.encode() not in stored
+
+
 async def test_a_retry_and_a_fork_read_the_values_of_their_origin(make_app: MakeApp) -> None:
     app = make_app(codec=[Zstd(), Aes({"k1": OLD})], blobs="database", blob_threshold=50)
     failing = True

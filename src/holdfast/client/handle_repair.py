@@ -48,7 +48,7 @@ class RepairHandle(HandleClient, Generic[R]):
     ) -> None:
         """Reply to an ask that waits in the mailbox, in place of the run's code; ``error`` rejects it.
 
-        ``event_id``: the ``id`` of the event in ``events()``. A later reply of the code has no effect. Raises
+        ``event_id``: the ``id`` of the event in ``history().events``. A later reply of the code has no effect. Raises
         ``StateError`` if the run has ended, or if the event is not an ask or has a reply already.
         """
         await self._client.repair.reply(self.workflow, self.id, event_id, payload, error=error, reason=reason)
