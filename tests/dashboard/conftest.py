@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
-from browser_shop import HOSTILE, WORKFLOWS, define_shop, forget_calls, until_it_waits_for_approval
+from browser_shop import WORKFLOWS, define_shop, forget_calls, until_it_waits_for_approval
 
 from holdfast import Holdfast, RunFailedError, StateError
 from postgres_harness import CleanSchemas
@@ -110,10 +110,9 @@ async def _settled(app: Holdfast) -> None:
 
 
 async def start_runs(app: Holdfast) -> None:
-    """One run that waits, one that failed, one of each other model, one with hostile values."""
+    """One run that waits, one that failed, one of each other model."""
     forget_calls()
     for name, total in (("o-1", 10), ("o-2", -1)):
         await app.start("fulfil", {"id": name, "total": total}, id=name)
     await app.start("parcels", "o-1", id="p-1")
     await app.start("etl", 4, id="e-1")
-    await app.start("hostile", HOSTILE, id="h-1")

@@ -1,4 +1,4 @@
-"""Actions in a real browser: limits, schedules, queues, forks with other results, events, graphs, gestures.
+"""Actions in a real browser: limits, schedules, queues, forks with other results, events, graphs.
 
 The tests of this module share one server; each uses runs of its own.
 """
@@ -73,13 +73,6 @@ def _define_busy(app: Holdfast) -> None:
     @crawl.node(after=[fetch])
     async def load(fetch: list[int]) -> int:
         return sum(fetch)
-
-
-ZOOM_AND_LEAVE = """() => {
-  dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
-  location.hash = "#/runs?q=workflow:sale";
-  return new Promise((ended) => setTimeout(ended, 1000));  // later than the timer that writes the zoom into the URL
-}"""
 
 
 async def _waiting(app: Holdfast, workflow: str, params: Any, id: str, *, type: str = "go") -> None:
@@ -227,47 +220,6 @@ async def test_a_graph_shows_its_items_by_state_and_the_path_to_the_running_node
         await user.page.wait_for_selector(".edge.critical", state="attached")
         await user.sees("ConnectionError", ".detail")
         assert await user.page.locator(".edge.critical").count() == 1
-
-
-async def test_idle_time_is_folded_also_if_the_steps_took_no_time(chromium: Browser, busy_shop: Served) -> None:
-    await _waiting(busy_shop.app, "sale", 10, "folded")
-    async with visit(chromium, busy_shop.url) as user:
-        await user.open("run/sale/folded")
-        await user.sees("fold", ".timeline-tools")
-        await user.page.wait_for_selector(".fold-label")
-        await user.page.keyboard.press("t")
-        await user.page.wait_for_function("() => document.querySelectorAll('.fold-label').length === 0")
-
-
-async def test_the_timeline_is_zoomed_by_the_wheel_and_panned_by_the_mouse(
-    chromium: Browser, busy_shop: Served
-) -> None:
-    await _waiting(busy_shop.app, "sale", 10, "zoomed")
-    async with visit(chromium, busy_shop.url) as user:
-        await user.open("run/sale/zoomed")
-        await user.page.wait_for_selector(".w-row")
-        await user.page.mouse.move(900, 400)
-        await user.page.keyboard.down("Control")
-        for _ in range(4):
-            await user.page.mouse.wheel(0, -200)
-        await user.page.keyboard.up("Control")
-        await user.page.wait_for_function("() => location.hash.includes('z=')")
-        zoomed = user.page.url
-
-        await user.page.mouse.down()
-        await user.page.mouse.move(700, 400, steps=4)
-        await user.page.mouse.up()
-        await user.page.wait_for_function("(before) => location.href !== before", arg=zoomed)
-
-
-async def test_a_zoom_does_not_reach_the_url_of_the_next_page(chromium: Browser, busy_shop: Served) -> None:
-    await _waiting(busy_shop.app, "sale", 10, "left")
-    async with visit(chromium, busy_shop.url) as user:
-        await user.open("run/sale/left")
-        await user.page.wait_for_selector(".w-row")
-        await user.page.evaluate(ZOOM_AND_LEAVE)
-        await user.page.wait_for_selector("main.screen-runs h1", state="attached")
-        assert user.page.url.endswith("#/runs?q=workflow:sale")
 
 
 async def test_the_log_is_followed_while_the_run_goes_on(chromium: Browser, busy_shop: Served) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
-from browser_shop import define_shop
+from browser_shop import HOSTILE, define_shop
 from browser_visit import serve, visit
 from dashboard_app import ADMIN, VIEWER
 
@@ -65,7 +65,7 @@ async def test_pages_are_readable_in_dark_colours_and_on_a_phone(
 async def _look_at(
     chromium: Browser, served: Served, pages: dict[str, str], look: dict[str, Any], *, findings: bool = True
 ) -> None:
-    await (await served.app.get("hostile", "h-1")).pause()
+    await (await served.app.start("hostile", HOSTILE, id="h-1")).pause()
     async with visit(chromium, served.url, **look) as user:
         for route, text in pages.items():
             await user.open(route)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
-from browser_shop import CORPUS
+from browser_shop import CORPUS, HOSTILE
 from browser_visit import visit
 
 from holdfast import RunFailedError
@@ -59,6 +59,7 @@ async def test_the_timeline_is_a_treegrid_that_keys_fold_and_zoom(chromium: Brow
 
 
 async def test_values_with_markup_are_shown_as_text_and_large_ones_are_folded(chromium: Browser, shop: Served) -> None:
+    await shop.app.start("hostile", HOSTILE, id="h-1")
     async with visit(chromium, shop.url) as user:
         await user.open("run/hostile/h-1?tab=logs")
         await user.sees("<img src=x onerror=", ".log-lines")
@@ -177,3 +178,46 @@ async def test_the_slider_over_the_facts_shows_an_earlier_line(chromium: Browser
         await user.page.click("[aria-label='First fact']")
         await user.sees("payment = await charge(order)", ".code-line.here")
         assert "fact=0" in user.page.url
+
+
+ZOOM_AND_LEAVE = """() => {
+  dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
+  location.hash = "#/runs?q=workflow:check";
+  return new Promise((ended) => setTimeout(ended, 1000));  // later than the timer that writes the zoom into the URL
+}"""
+
+
+async def test_idle_time_is_folded_also_if_the_steps_took_no_time(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/parcels/p-1?tab=timeline")
+        await user.sees("fold", ".timeline-tools")
+        await user.page.wait_for_selector(".fold-label")
+        await user.page.keyboard.press("t")
+        await user.page.wait_for_function("() => document.querySelectorAll('.fold-label').length === 0")
+
+
+async def test_the_timeline_is_zoomed_by_the_wheel_and_panned_by_the_mouse(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.page.wait_for_selector(".w-row")
+        await user.page.mouse.move(900, 400)
+        await user.page.keyboard.down("Control")
+        for _ in range(4):
+            await user.page.mouse.wheel(0, -200)
+        await user.page.keyboard.up("Control")
+        await user.page.wait_for_function("() => location.hash.includes('z=')")
+        zoomed = user.page.url
+
+        await user.page.mouse.down()
+        await user.page.mouse.move(700, 400, steps=4)
+        await user.page.mouse.up()
+        await user.page.wait_for_function("(before) => location.href !== before", arg=zoomed)
+
+
+async def test_a_zoom_does_not_reach_the_url_of_the_next_page(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.page.wait_for_selector(".w-row")
+        await user.page.evaluate(ZOOM_AND_LEAVE)
+        await user.page.wait_for_selector("main.screen-runs h1", state="attached")
+        assert user.page.url.endswith("#/runs?q=workflow:check")
