@@ -402,7 +402,7 @@ async def test_an_event_signal_is_not_lost_with_a_lost_reply(
 
     monkeypatch.setattr(SqliteStore, intent, lose_reply)
     other = "fetch_signals" if intent == "heartbeat" else "heartbeat"
-    app, client = Holdfast(url, worker=WorkerConfig(lease="300 ms")), Holdfast(url)
+    app, client = Holdfast(url, worker=WorkerConfig(lease="2 seconds")), Holdfast(url)
     began = asyncio.Event()
 
     async def wait_forever() -> None:

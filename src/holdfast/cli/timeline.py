@@ -124,9 +124,16 @@ def _engine_event_text(event: Fields) -> str | None:
 
 def _log_entries(logs: Iterable[Fields], steps: list[Fields]) -> Iterator[TimelineEntry]:
     numbers = {step.text("stepKey"): number for number, step in enumerate(steps)}
+    begun: dict[datetime | None, int] = {}
+    """The first step that began in a millisecond and did not end in it: a line of the workflow comes before it."""
+    for index, step in reversed([*enumerate(steps)]):
+        if step.time("createdAt") != step.time("updatedAt"):
+            begun[step.time("createdAt")] = index
     for log in logs:
-        text = Text("log ", "dim").append_text(log_line(log, time=False))
-        yield TimelineEntry(log.time("createdAt"), (numbers.get(log.text("stepKey"), _LAST), 1), text)
+        text, at = Text("log ", "dim").append_text(log_line(log, time=False)), log.time("createdAt")
+        number = numbers.get(log.text("stepKey"))
+        before = (begun[at], -1) if at in begun else (_LAST, 1)
+        yield TimelineEntry(at, before if number is None else (number, 1), text)
 
 
 def _step_entries(number: int, step: Fields) -> Iterator[TimelineEntry]:
