@@ -82,7 +82,7 @@ MEASURED = {
 """Folders and files whose tests ``make check`` measures, as far as they need no PostgreSQL."""
 
 
-_MEASURED_SETS = 8
+_MEASURED_SETS = 2
 """Sets of parameters of one test that are measured: further sets run the same lines, at twice the time."""
 
 

@@ -141,21 +141,40 @@ def _fork_server() -> str:
 def _serve_forks(path: str) -> None:
     """Fork for each request. Returns only in a child that runs a command; the server exits when its input is closed."""
     _warm_up()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    commands: dict[int, tuple[int, socket.socket]] = {}
+    """The pid and the connection of each running command, by the descriptor that is ready when it has ended."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen(100)
         os.write(1, b"ready\n")
         while True:
-            ready, _, _ = select.select([0, listening], [], [])
+            watched: list[Any] = [0, listening, *commands]
+            ready, _, _ = select.select(watched, [], [])
             if 0 in ready:
                 os._exit(0)
-            connection, _ = listening.accept()
-            with connection:
-                if os.fork() == 0:
+            for descriptor in commands.keys() & ready:
+                _send_exit_code(*commands.pop(descriptor))
+                os.close(descriptor)
+            if listening in ready:
+                connection, _ = listening.accept()
+                request = json.loads(connection.makefile().readline())
+                pid = os.fork()
+                if pid == 0:
+                    for descriptor, (_, other) in commands.items():
+                        os.close(descriptor)
+                        other.close()
                     listening.close()
-                    _fork_command(connection)
+                    connection.close()
+                    _apply(request)
                     return
+                connection.sendall(f"{pid}\n".encode())
+                commands[os.pidfd_open(pid)] = pid, connection
+
+
+def _send_exit_code(pid: int, connection: socket.socket) -> None:
+    _, status = os.waitpid(pid, 0)
+    with connection, suppress(OSError):  # the test may have ended
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def _warm_up() -> None:
@@ -175,20 +194,6 @@ def _warm_up() -> None:
     assert threading.active_count() == 1
     gc.collect()
     gc.freeze()
-
-
-def _fork_command(connection: socket.socket) -> None:
-    """Fork the command and return in it. The intermediate process waits for it and sends its pid and exit code."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request = json.loads(connection.makefile().readline())
-    pid = os.fork()
-    if pid:
-        connection.sendall(f"{pid}\n".encode())
-        _, status = os.waitpid(pid, 0)
-        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        os._exit(0)
-    connection.close()
-    _apply(request)
 
 
 def _apply(request: dict[str, Any]) -> None:

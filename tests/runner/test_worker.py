@@ -402,7 +402,9 @@ async def test_an_event_signal_is_not_lost_with_a_lost_reply(
 
     monkeypatch.setattr(SqliteStore, intent, lose_reply)
     other = "fetch_signals" if intent == "heartbeat" else "heartbeat"
-    app, client = Holdfast(url, worker=WorkerConfig(lease="2 seconds")), Holdfast(url)
+    # A heartbeat is sent before the step has run for half a second: then a commit would report the signal.
+    lease = "900 ms" if intent == "heartbeat" else "30 seconds"
+    app, client = Holdfast(url, worker=WorkerConfig(lease=lease)), Holdfast(url)
     began = asyncio.Event()
 
     async def wait_forever() -> None:
