@@ -35,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        gc.disable()  # until this process has collected all tests: a quarter of that time would be the collector's
     config.pluginmanager.register(apps)
     hostile.configure(config)
     postgres_connections.install()
@@ -107,9 +109,9 @@ def pytest_collection_finish() -> None:
 
     The engine makes no reference cycles (``runner/test_memory.py``), so the collector may run rarely.
     """
-    gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture

@@ -146,7 +146,8 @@ class CountingApp:
 @contextmanager
 def served(api: Any) -> Iterator[str]:
     """Run a real server in a thread, on a free loopback port, with the protocol of ``holdfast serve``; its address."""
-    config = uvicorn.Config(api, host="127.0.0.1", port=0, log_level="critical", http=BoundedProtocol)
+    # Without loop="asyncio", older versions of uvicorn set the event loop policy of the whole process.
+    config = uvicorn.Config(api, host="127.0.0.1", port=0, log_level="critical", http=BoundedProtocol, loop="asyncio")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
