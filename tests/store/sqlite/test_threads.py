@@ -98,17 +98,27 @@ async def test_reads_that_wait_for_the_thread_are_handed_over_together(
 ) -> None:
     reader = store._reader
     assert reader is not None
-    batches = list[int]()
+    batches, may_read = list[int](), threading.Event()
     run = reader.runner.run
-    monkeypatch.setattr(reader.runner, "run", lambda jobs: (batches.append(len(jobs)), run(jobs)))
+
+    def run_when_allowed(jobs: Any) -> None:
+        batches.append(len(jobs))
+        may_read.wait(timeout=20)
+        run(jobs)
+
+    monkeypatch.setattr(reader.runner, "run", run_when_allowed)
     long = asyncio.ensure_future(store.read(StatsQuery()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)  # now the thread has the long read
+    async with asyncio.timeout(20):
+        while batches != [1]:  # until the thread has the long read
+            await asyncio.sleep(0.001)
+    reads = [asyncio.ensure_future(store.read(RunByName(FLOW, "a", None))) for _ in range(20)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    may_read.set()
 
-    found = await asyncio.gather(long, *(store.read(RunByName(FLOW, "a", None)) for _ in range(20)))
-
-    assert found[1:] == [[]] * 20
-    assert batches in ([1, 20], [21])
+    await long
+    assert await asyncio.gather(*reads) == [[]] * 20
+    assert batches == [1, 20]
 
 
 async def test_a_caller_that_is_cancelled_does_not_disturb_the_others(world: World) -> None:
