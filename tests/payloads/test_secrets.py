@@ -149,7 +149,11 @@ async def test_no_reply_of_the_http_api_has_a_secret_that_a_client_sent() -> Non
             await graph.result()
         await graph.resolve("second", result=LOGIN)
         await (await app.get("nodes", "g")).result()
+        forked = await graph.fork(before="second", id="f", outputs={"first": LOGIN})
+        with pytest.raises(RunFailedError):
+            await forked.result()
         exported = [await _replies(app, "enter/instances/a"), await _replies(app, "nodes/instances/g")]
+        exported.append(await _replies(app, "nodes/instances/f"))
         await run.send_event("go")
         result = await run.result()
 

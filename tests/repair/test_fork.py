@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Context, Holdfast, Retry, step_info
-from holdfast.errors import InstanceExistsError, ParamsInvalidError, StateError
+from holdfast.errors import InstanceExistsError, ParamsInvalidError, ResultInvalidError, StateError
 from repair.conftest import Open
 from repair.test_retry import Calls
 
@@ -322,6 +322,8 @@ async def test_a_fork_of_a_graph_runs_the_node_and_the_nodes_after_it(opened: Op
         run = await h.start(graph)
         await h.run_until_idle()
         calls.clear()
+        with pytest.raises(ResultInvalidError, match="result of node 'side'"):
+            await run.fork(before="b", outputs={"side": "text"})
         fork = await run.fork(before="b", outputs={"a": [3], "side": 1})
         last = await run.fork(before="end")
         await h.run_until_idle()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from holdfast import (
     step_info,
 )
 from holdfast.errors import ScheduleExistsError, ScheduleNotFoundError
+from holdfast.kernel.schedule_rules import take_up
+from holdfast.runner import schedules
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
 
@@ -352,6 +355,25 @@ async def test_a_declaration_that_was_removed_pauses_its_schedule_until_it_is_ba
         assert (back.paused, back.note, back.declared) == (False, None, True)
         await h.advance("1 hour")
         assert job.ticks == ["01 03:00"]
+
+
+async def test_a_schedule_whose_tick_is_queued_for_long_is_rarely_taken_up(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_up = list[int]()
+    job = Job(app, takes="100 minutes")
+    app.schedule("s", job.workflow, every="1 hour", overlap="queue_one", end=START + timedelta(hours=2))
+    monkeypatch.setattr(
+        schedules, "take_up", lambda row, content, now: (taken_up.append(now), take_up(row, content, now))[1]
+    )
+    async with Harness(app) as h:
+        await h.advance("2 hours")  # the second tick has been due for a moment
+        taken_up.clear()
+        await h.advance("40 minutes")  # until the run of the first tick ends
+
+        assert 80 <= len(taken_up) < 150
+        assert max(later - earlier for earlier, later in pairwise(taken_up)) <= 33_000
+        assert job.ticks == ["01 01:00", "01 02:00"]
 
 
 async def test_queued_ticks_start_after_the_code_has_changed_or_removed_their_schedule(app: Holdfast) -> None:
