@@ -26,7 +26,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help=f"{', '.join(names)} (all), scale, curves, growth, workers, retention, messages, "
         "models, cost, telemetry, schedules, flow, streams or special",
     )
-    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
     parser.add_argument("--quick", action="store_true", help="one small round, to check that everything runs")
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="measure only this contender; repeatable")
@@ -168,13 +168,12 @@ def run_cost(options: argparse.Namespace, where: Path) -> str:
 
 
 def run_on_postgres(plan: Plan, where: Path) -> str:
-    """Compare Holdfast, DBOS in its default configuration and Absurd, without W6, which measures leases."""
+    """Compare Holdfast, DBOS in its default configuration and Absurd."""
     from bench import postgres
 
-    workloads = [workload for workload in plan.workloads if workload.key != "W6"]
     with postgres.serving(where) as server:
-        results, notes = run(replace(plan, workloads=workloads, server=server), where)
-    return "\n".join([f"PostgreSQL {server.version}", "", comparison(results, workloads), "", *notes])
+        results, notes = run(replace(plan, server=server), where)
+    return "\n".join([f"PostgreSQL {server.version}", "", comparison(results, plan.workloads), "", *notes])
 
 
 if __name__ == "__main__":

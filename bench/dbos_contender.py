@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
 from bench.contract import NAP_SECONDS, STEPS_PER_RUN, Contender, Job, NapLog, Pending
@@ -81,8 +82,9 @@ class _Run:
 
 
 class DbosContender:
-    def __init__(self, db: str) -> None:
-        self._db = db
+    def __init__(self, job: Job) -> None:
+        self._db = job.db
+        self._on_postgres = job.on_postgres
 
     async def steps(self, count: int) -> Pending:
         return _Run(await DBOS.start_workflow_async(steps, count))
@@ -99,9 +101,16 @@ class DbosContender:
 
     async def all_naps_done(self, runs: int) -> None:
         """Poll the number of completed rows: handles of recovered runs poll too, and thousands would slow DBOS down."""
+        if self._on_postgres:
+            connection = await asyncpg.connect(self._db)
+            query = "select count(*) from dbos.workflow_status where status = 'SUCCESS'"
+            while await connection.fetchval(query) < runs:
+                await asyncio.sleep(COMPLETION_POLL_SECONDS)
+            await connection.close()
+            return
         query = "select count(*) from workflow_status where status = 'SUCCESS'"
-        with closing(sqlite3.connect(self._db, timeout=30)) as connection:
-            while connection.execute(query).fetchone()[0] < runs:
+        with closing(sqlite3.connect(self._db, timeout=30)) as file:
+            while file.execute(query).fetchone()[0] < runs:
                 await asyncio.sleep(COMPLETION_POLL_SECONDS)
 
 
@@ -124,6 +133,6 @@ async def opened(job: Job) -> AsyncIterator[Contender]:
             connection.execute("pragma journal_mode = wal")  # kept in the file
     DBOS(config=_config(job))
     DBOS.launch()
-    yield DbosContender(job.db)
+    yield DbosContender(job)
     with contextlib.suppress(Exception):
         DBOS.destroy(workflow_completion_timeout_sec=0)

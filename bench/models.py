@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from bench.contract import database
-from holdfast import ChainTask, Graph, Holdfast, WorkerConfig
+from holdfast import ChainTask, Graph, Holdfast, WorkerConfig, tune_collector
 
 CHAINS, STEPS = 1_000, 5
 GRAPHS, LAYERS, WIDTH = 500, 5, 2
@@ -23,6 +23,7 @@ SMALL, LARGE, ROUNDS = 100, 10_000, 5
 
 def run(where: Path, *, quick: bool, url: Callable[[str], str] | None = None) -> str:
     scale = 10 if quick else 1
+    tune_collector()  # as `holdfast worker` does, and as in the other workloads
     database_url = url or (lambda name: f"sqlite:///{database(where, name)}")
     lines = [
         asyncio.run(_chains(database_url("chains"), CHAINS // scale)),

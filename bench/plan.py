@@ -114,9 +114,9 @@ def _rotated(plan: Plan, workload: str, round_number: int) -> list[str]:
 
 def _measure(plan: Plan, workload: str, contender: str, where: Path, round_number: int) -> Measurement:
     args = plan.args(workload, contender)
-    if workload == "W6":
-        return kill_and_recover(contender, where, int(args["runs"]), plan.lease)
     db = plan.database(where, f"{workload}-{contender}-{round_number}")
+    if workload == "W6":
+        return kill_and_recover(contender, where / f"{contender}-w6.log", db, int(args["runs"]), plan.lease)
     name = "ceiling_throughput" if (workload, contender) == ("W1", "ceiling") else MEASURES[workload]
     return measure(Job(contender, name, db, args=args))
 

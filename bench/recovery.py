@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.contract import NAP_SECONDS, STEPS_PER_RUN, Contender, Job, Measurement, database
+from bench.contract import NAP_SECONDS, STEPS_PER_RUN, Contender, Job, Measurement
 from bench.processes import MeasurementError, last_line, measure, spawn, stop
 
 CONCURRENCY = 1000  # Holdfast's default; DBOS has no limit, but its ideal is computed with the same value
@@ -47,13 +47,11 @@ async def finish_naps(contender: Contender, job: Job) -> Measurement:
     return {"finished_at": time.time()}
 
 
-def kill_and_recover(contender: str, where: Path, runs: int, lease: float) -> Measurement:
-    """Run one round of W6 from the parent process."""
-    name = f"{contender}-w6"
-    log = where / f"{name}.log"
+def kill_and_recover(contender: str, log: Path, db: str, runs: int, lease: float) -> Measurement:
+    """Run one round of W6 from the parent process. ``log``: the nap log, which is created."""
     log.touch()
     args = {"runs": float(runs)}
-    job = Job(contender, "naps_start", database(where, name), naps=str(log), lease=lease, args=args)
+    job = Job(contender, "naps_start", db, naps=str(log), lease=lease, args=args)
     killed_at = _kill_in_flight(job, log, runs)
     at_kill = read(log)
     survivor = Job(contender, "naps_finish", job.db, naps=str(log), lease=lease, args=args)

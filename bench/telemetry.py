@@ -3,7 +3,7 @@
 Batches of new runs (many of five steps at once, as W1) are executed in turn without telemetry, with the metrics of
 `GET /metrics`, and with OpenTelemetry whose provider records nothing. The processor time of the process (user and
 system) is compared, because it varies less than the elapsed time: each batch is divided by the batch without telemetry
-before it.
+of the same round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def run(where: Path) -> str:
 async def _measure(where: Path) -> str:
     costs: dict[str, list[float]] = {NONE: [], METRICS: [], TRACES: []}
     for number in range(WARM_UP + ROUNDS):
-        for variant, measured in costs.items():
+        first = number % len(costs)  # the order changes, so that no variant gains from its place
+        for variant, measured in [*costs.items()][first:] + [*costs.items()][:first]:
             cost = await _one_batch(database(where, f"{variant.split()[0]}-{number}"), variant)
             if number >= WARM_UP:
                 measured.append(cost)

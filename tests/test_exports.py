@@ -196,7 +196,7 @@ def test_importing_the_package_loads_none_of_its_modules() -> None:
 
 
 @pytest.mark.kind_settings("counts what an import loads; hostility is loaded with it")
-def test_defining_a_workflow_does_not_load_what_runs_it() -> None:
+def test_defining_a_workflow_does_not_load_the_modules_that_execute_it() -> None:
     program = """
 import sys
 from holdfast import Context, Holdfast

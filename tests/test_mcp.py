@@ -260,7 +260,7 @@ async def _command(folder: Path, transport: str) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_client_of_the_command_finds_explains_and_repairs_what_is_stuck(transport: str, tmp_path: Path) -> None:
+async def test_a_client_of_the_command_finds_explains_and_repairs_a_stuck_run(transport: str, tmp_path: Path) -> None:
     (tmp_path / "stuck_shop.py").write_text(STUCK.format(folder=tmp_path))
     app = load_app("stuck_shop:app", tmp_path)
     try:

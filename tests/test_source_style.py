@@ -18,7 +18,7 @@ STORES = {"Store", "SqliteStore", "PostgresStore", "PayloadStore"}
 """The store protocol and its implementations have a method for each intent."""
 
 MODULES = {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
-RIDDLE = re.compile(r"(Of|Who|Whom|Whose|What|When|Where|Why|Whether that|By|So many|Nobody|Somebody|That which)\b")
+RIDDLE = re.compile(r"(Of|Who|Whom|Whose|What|When|Where|Why|How|Whether that|By|So many|Nobody|Somebody|That which)\b")
 SQL_FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION\s+(\S+?)\s*\((.*?)\)\s*(?:RETURNS|LANGUAGE|AS)\b", re.DOTALL)
 
 

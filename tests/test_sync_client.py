@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AppClosedError, Context, Holdfast, RunFailedError, Start
+from holdfast import AppClosedError, Bulk, Context, Filter, Holdfast, RunFailedError, Start, Started
 from holdfast.client import Handle
 from holdfast.client.schedules import Schedules
-from holdfast.sync_client import SyncClient, SyncHandle, SyncSchedules
+from holdfast.sync_client import SyncBulk, SyncClient, SyncHandle, SyncSchedules
 
 HANDLE_METHODS = [
     name for name, member in inspect.getmembers(Handle, inspect.iscoroutinefunction) if not name.startswith("_")
+]
+
+APP_METHODS = [
+    name for name, member in inspect.getmembers(Holdfast, inspect.iscoroutinefunction) if not name.startswith("_")
+]
+
+BULK_METHODS = [
+    name for name, member in inspect.getmembers(Bulk, inspect.iscoroutinefunction) if not name.startswith("_")
 ]
 
 SCHEDULE_METHODS = [
@@ -172,6 +180,53 @@ def test_a_schedule_is_created_triggered_and_deleted_without_an_event_loop(clien
 def test_every_method_of_schedules_has_a_blocking_form_with_the_same_parameters(name: str) -> None:
     blocking = getattr(SyncSchedules, name)
     assert [*inspect.signature(blocking).parameters] == [*inspect.signature(getattr(Schedules, name)).parameters]
+
+
+@pytest.mark.parametrize("name", [*APP_METHODS, "bulk", "acting_as"])
+def test_every_method_of_an_app_has_a_blocking_form_with_the_same_parameters(name: str) -> None:
+    blocking = getattr(SyncClient, name)
+    parameters = [one for one in inspect.signature(getattr(Holdfast, name)).parameters if one != "connection"]
+    assert [*inspect.signature(blocking).parameters] == parameters
+
+
+@pytest.mark.parametrize("name", BULK_METHODS)
+def test_every_method_of_bulk_actions_has_a_blocking_form_with_the_same_parameters(name: str) -> None:
+    blocking = getattr(SyncBulk, name)
+    assert [*inspect.signature(blocking).parameters] == [*inspect.signature(getattr(Bulk, name)).parameters]
+
+
+def test_a_bulk_action_is_applied_without_an_event_loop(client: SyncClient) -> None:
+    runs = [client.start("approve") for _ in range(3)]
+    waiting = client.bulk(Filter(workflow="approve"))
+
+    assert waiting.count() == len(waiting.sample(10)) == 3
+    with client.acting_as("ann"):
+        assert waiting.terminate(reason="a test").done == 3
+    assert {run.status().status for run in runs} == {"terminated"}
+    assert {(record.actor, record.reason) for record in client.audit().items} == {("ann", "a test")}
+
+
+def test_a_limit_is_changed_without_an_event_loop(tmp_path: Path) -> None:
+    app = _app(tmp_path)
+    app.limit("bank", concurrency=2)
+    with app.sync(worker=True) as client:
+        assert client.set_limit("bank", concurrency=5).concurrency == 5
+        assert [limit.concurrency for limit in client.list_limits()] == [5]
+
+
+def test_a_client_without_a_worker_runs_due_instances_and_nodes_on_request(tmp_path: Path) -> None:
+    app = _app(tmp_path)
+    graph = app.graph("graph")
+
+    @graph.node
+    async def first(params: int) -> int:
+        return params
+
+    with app.sync() as client:
+        run = client.start("double", 4)
+        assert client.tick(max_instances=1) == 1
+        assert run.status().output == 8
+        assert client.advance(client.start(graph, 1)) == Started(("first",))
 
 
 def test_a_blocking_call_in_workflow_code_is_refused(tmp_path: Path) -> None:

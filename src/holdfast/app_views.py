@@ -83,7 +83,7 @@ class AppViews:
 
     async def audit(self, run: Handle[Any] | None = None, cursor: str | None = None) -> Page[AuditRecord]:
         """Records of control requests, the newest first: of one instance, or of all."""
-        return await self._opened().client.audit.records(None if run is None else run.pid, cursor=cursor)
+        return await self._opened().client.audit.of_run(run, cursor)
 
     def acting_as(self, actor: str) -> AbstractContextManager[None]:
         """Name the actor of the control requests in a ``with`` block, for their audit records.
@@ -164,7 +164,10 @@ class AppViews:
         return await self._opened().client.queues()
 
     async def pause_queue(self, name: str, *, reason: str | None = None) -> None:
-        """Let no worker claim from a queue. Runs and nodes that workers execute continue until they suspend or end."""
+        """Pause a queue: no worker claims from it.
+
+        Runs and nodes that workers execute continue until they suspend or end.
+        """
         await self._opened().client.flow.pause_queue(name, reason=reason)
 
     async def resume_queue(self, name: str, *, reason: str | None = None) -> None:
@@ -182,7 +185,7 @@ class AppViews:
         return await self._opened().client.flow.move_queue(source, target, reason=reason)
 
     async def drain_worker(self, id: str, *, reason: str | None = None) -> None:
-        """Let a worker claim nothing more and give up its runs once their steps in flight have ended.
+        """Drain a worker: it claims nothing more, and gives up its runs once their steps in flight have ended.
 
         The worker receives the request with its next heartbeat, three times within a lease. Its process continues,
         and can be stopped without interrupting a step as soon as the worker holds no run.
@@ -190,5 +193,5 @@ class AppViews:
         await self._opened().client.flow.drain_worker(id, reason=reason)
 
     async def resume_worker(self, id: str, *, reason: str | None = None) -> None:
-        """Let a drained worker claim again."""
+        """End the drain of a worker: it claims again."""
         await self._opened().client.flow.resume_worker(id, reason=reason)

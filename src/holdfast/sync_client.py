@@ -7,32 +7,30 @@ are made from the async ones and keep their signatures; nothing is implemented t
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
-from contextvars import Context, copy_context
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import update_wrapper
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.app_views import AppViews
 from holdfast.client import Handle, Start
+from holdfast.client.bulk import Bulk
+from holdfast.client.loop_thread import LoopThread
 from holdfast.client.schedules import Schedules
+from holdfast.core.actor import acting_as
 from holdfast.core.durations import Duration
+from holdfast.core.filters import Filter
 from holdfast.core.records import LogLine
 from holdfast.core.stream_records import StreamItem
-from holdfast.core.workflow_code import refuse_in_workflow_code
-from holdfast.errors import AppClosedError, IOInWorkflowError
+from holdfast.errors import AppClosedError
 from holdfast.kernel.requests import StartOptions
 from holdfast.kernel.startable import Startable
-from holdfast.ports import start_thread
-from holdfast.store.callers import Lent
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from holdfast.client.bulk import BulkResult
+    from holdfast.graph.progress import Advancement
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,88 +55,16 @@ class AsyncApp(Protocol):
     @property
     def get(self) -> Callable[..., Coroutine[Any, Any, Handle[Any]]]: ...
 
+    async def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int: ...
+
+    async def advance(self, run: Handle[Any]) -> Advancement: ...
+
+    def bulk(
+        self, filter: Filter, *, rate: float | None = None, progress: Callable[[BulkResult], None] | None = None
+    ) -> Bulk: ...
+
     @property
     def schedules(self) -> Schedules: ...
-
-
-class _LoopThread:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._pid = os.getpid()
-        self._thread = start_thread(self._serve, "holdfast-sync")
-
-    def _serve(self) -> None:
-        self._loop.run_forever()
-        self._loop.close()
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and wait for its result."""
-        future = self._submit(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # no effect if the coroutine raised the error; otherwise the caller was interrupted
-            raise
-
-    def call_lending(self, connection: Any, call: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """As ``call``, with a connection of the calling thread, which is used in that thread; None is passed on."""
-        if connection is None:
-            return self.call(call(None))
-        functions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-
-        async def run(function: Callable[[], R], /) -> R:
-            done: Future[R] = Future()
-            functions.put(lambda: _settle(done, function))
-            return await asyncio.wrap_future(done)
-
-        future = self._submit(call(Lent(connection, run)))
-        future.add_done_callback(lambda _: functions.put(None))
-        try:
-            while (function := functions.get()) is not None:
-                function()
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        try:
-            refuse_in_workflow_code("SyncClient", depth=0)
-        except IOInWorkflowError:
-            coroutine.close()
-            raise
-        if self._pid != os.getpid() or threading.current_thread() is self._thread or not self._thread.is_alive():
-            coroutine.close()
-            raise AppClosedError(self._reason())
-        return asyncio.run_coroutine_threadsafe(_in_context(coroutine, copy_context()), self._loop)
-
-    def _reason(self) -> str:
-        if self._pid != os.getpid():
-            return "this client was opened before a fork; open a client in each process, after the fork"
-        if threading.current_thread() is self._thread:
-            return "a blocking client cannot be used on its own event loop; use the app itself in async code"
-        return "this client is closed; use it inside `with app.sync() as client:`"
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-
-def _settle(done: Future[T], function: Callable[[], T]) -> None:
-    try:
-        done.set_result(function())
-    except Exception as error:  # raised on the loop, and from there in the calling thread
-        done.set_exception(error)
-    except BaseException:  # an interrupt is the calling thread's own
-        done.cancel()
-        raise
-
-
-async def _in_context(coroutine: Coroutine[Any, Any, T], context: Context) -> T:
-    """Run a coroutine in the context of the calling thread, which has the actor of audit records and the open span."""
-    return await asyncio.create_task(coroutine, context=context)
 
 
 def _of_handle(
@@ -177,10 +103,43 @@ def _of_schedules(
     return blocking
 
 
+def _of_bulk(
+    method: Callable[Concatenate[Bulk, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncBulk, P], T]:
+    """The blocking form of a method of ``Bulk``."""
+
+    def blocking(bulk: SyncBulk, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return bulk._thread.call(method(bulk._bulk, *args, **kwargs))
+
+    update_wrapper(blocking, method)
+    return blocking
+
+
+class SyncBulk:
+    """Actions on all instances that match a filter, with the methods of ``Bulk`` as plain calls."""
+
+    def __init__(self, thread: LoopThread, bulk: Bulk) -> None:
+        self._thread = thread
+        self._bulk = bulk
+
+    count = _of_bulk(Bulk.count)
+    sample = _of_bulk(Bulk.sample)
+    pause = _of_bulk(Bulk.pause)
+    resume = _of_bulk(Bulk.resume)
+    cancel = _of_bulk(Bulk.cancel)
+    terminate = _of_bulk(Bulk.terminate)
+    restart = _of_bulk(Bulk.restart)
+    retry = _of_bulk(Bulk.retry)
+    fork = _of_bulk(Bulk.fork)
+    move = _of_bulk(Bulk.move)
+    send_event = _of_bulk(Bulk.send_event)
+    delete = _of_bulk(Bulk.delete)
+
+
 class SyncSchedules:
     """``app.schedules`` with its methods as plain calls."""
 
-    def __init__(self, thread: _LoopThread, schedules: Schedules) -> None:
+    def __init__(self, thread: LoopThread, schedules: Schedules) -> None:
         self._thread = thread
         self._schedules = schedules
 
@@ -203,7 +162,7 @@ class SyncSchedules:
 class SyncHandle(Generic[R]):
     """A reference to one instance, with the methods of ``Handle`` as plain calls."""
 
-    def __init__(self, thread: _LoopThread, handle: Handle[R]) -> None:
+    def __init__(self, thread: LoopThread, handle: Handle[R]) -> None:
         self._thread = thread
         self._handle = handle
 
@@ -295,7 +254,7 @@ class SyncClient:
     def __init__(self, app: AsyncApp, *, worker: bool = False) -> None:
         self._app = app
         self._worker = worker
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
         self._opened: AbstractAsyncContextManager[Any] | None = None
 
     def __enter__(self) -> SyncClient:
@@ -311,7 +270,7 @@ class SyncClient:
         """Open the app on an event loop in a thread of its own."""
         if self._thread is not None:
             raise AppClosedError("this client is open already")
-        thread = _LoopThread()
+        thread = LoopThread()
         opened: AbstractAsyncContextManager[Any] = self._app if self._worker else self._app.connect()
         try:
             thread.call(_enter(opened))
@@ -330,7 +289,7 @@ class SyncClient:
             finally:
                 thread.stop()
 
-    def _running(self) -> _LoopThread:
+    def _running(self) -> LoopThread:
         if self._thread is None:
             raise AppClosedError("this client is closed; use it inside `with app.sync() as client:`")
         return self._thread
@@ -388,6 +347,24 @@ class SyncClient:
         thread = self._running()
         return SyncHandle(thread, thread.call(self._app.get(workflow, id)))
 
+    def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int:
+        """Claim the due tasks once, and run each until it suspends or ends; returns the number of claimed tasks."""
+        return self._call(lambda: self._app.tick(max_instances=max_instances, max_steps=max_steps))
+
+    def advance(self, run: SyncHandle[Any]) -> Advancement:
+        """Claim the ready nodes of a graph's run, and start them in this process."""
+        return self._call(lambda: self._app.advance(run._handle))
+
+    def bulk(
+        self, filter: Filter, *, rate: float | None = None, progress: Callable[[BulkResult], None] | None = None
+    ) -> SyncBulk:
+        """Actions on all instances that match a filter; ``progress`` is called in the thread of the event loop."""
+        return SyncBulk(self._running(), self._app.bulk(filter, rate=rate, progress=progress))
+
+    def acting_as(self, actor: str) -> AbstractContextManager[None]:
+        """Name the actor of the control requests in a ``with`` block, for their audit records."""
+        return acting_as(actor)
+
     @property
     def schedules(self) -> SyncSchedules:
         """The stored schedules, with the methods of ``app.schedules`` as plain calls."""
@@ -398,6 +375,9 @@ class SyncClient:
     workers = _of_app(AppViews.workers)
     versions = _of_app(AppViews.versions)
     stats = _of_app(AppViews.stats)
+    metrics_text = _of_app(AppViews.metrics_text)
+    list_limits = _of_app(AppViews.list_limits)
+    set_limit = _of_app(AppViews.set_limit)
     queues = _of_app(AppViews.queues)
     pause_queue = _of_app(AppViews.pause_queue)
     resume_queue = _of_app(AppViews.resume_queue)

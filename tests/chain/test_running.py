@@ -128,7 +128,7 @@ async def test_status_and_description_show_the_current_step(h: Harness, orders: 
     assert (await run.describe()).current_step.name == "SHIP"  # type: ignore[union-attr]
 
 
-async def test_a_chain_that_has_not_started_says_so_in_why(h: Harness, orders: Any) -> None:
+async def test_why_states_that_a_chain_has_not_started(h: Harness, orders: Any) -> None:
     run = await h.start(orders, start_delay="1 hour")
     assert (await run.describe()).why.startswith("waiting for its start at")
     due = await h.start(orders)

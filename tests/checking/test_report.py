@@ -18,7 +18,7 @@ def report_of(*runs: tuple[str, list[Difference]]) -> CheckReport:
     return report
 
 
-def test_a_report_without_runs_says_so() -> None:
+def test_a_report_without_runs_states_that_there_are_none() -> None:
     report = CheckReport()
 
     assert report.ok

@@ -93,7 +93,7 @@ def test_two_files_are_compared_without_a_server(tmp_path: Path, live: LiveServe
         assert live.run("diff", files[0], wrong).returncode == 2
 
 
-def test_the_history_and_the_state_of_a_fork_say_where_it_comes_from(live: LiveServer) -> None:
+def test_the_history_and_the_state_of_a_fork_name_its_origin(live: LiveServer) -> None:
     forked = live.run("instances", "fork", "fulfil/o-1", "--before", "charge", "--new-id", "f-1", "--reason", "a try")
     assert forked.returncode == 0, forked.stderr
 

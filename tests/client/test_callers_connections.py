@@ -172,7 +172,7 @@ async def test_a_start_on_a_callers_connection_cannot_retry_a_failed_run(sqlite_
         assert (await sqlite_app.list("echo")).items == []
 
 
-async def test_a_store_on_apsw_refuses_a_connection_of_sqlite3_and_says_why(tmp_path: Path) -> None:
+async def test_a_store_on_apsw_refuses_a_connection_of_sqlite3_with_the_reason(tmp_path: Path) -> None:
     app = _workflows(Holdfast(f"sqlite:///{tmp_path}/app.db"))
 
     async with app.connect():

@@ -8,7 +8,7 @@ import holdfast
 from holdfast.core.collector import THRESHOLDS
 
 
-def test_tune_collector_freezes_what_is_loaded_and_makes_collections_rare() -> None:
+def test_tune_collector_freezes_loaded_objects_and_makes_collections_rare() -> None:
     before = gc.get_threshold()
     try:
         holdfast.tune_collector()

@@ -13,6 +13,7 @@ from holdfast.core.schedule_spec import ScheduleSpec
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 1, 1, tzinfo=UTC)
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def shown(spec: ScheduleSpec, count: int = 3, start: datetime = START) -> list[str]:
@@ -100,6 +101,14 @@ def test_start_and_end_are_included() -> None:
                               "2026-01-01 08:00:00"]  # fmt: skip
 
 
+def test_the_ticks_of_an_interval_end_with_the_last_year_of_the_calendar() -> None:
+    spec = ScheduleSpec.read(every="36500 days", end=LAST)
+
+    ticks = spec.preview(START, 1000)
+    assert len(ticks) == 80
+    assert ticks == [*spec.between(START, LAST)]
+
+
 def test_jitter_depends_on_schedule_and_tick_alone_and_ends_before_the_next_tick() -> None:
     spec = ScheduleSpec.read(every="1 minute", jitter="1 hour")
     ticks = spec.preview(START, 200)
@@ -144,6 +153,8 @@ def test_a_spec_survives_its_stored_form() -> None:
         ({"every": "1 day", "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
         ({"every": "1 day", "start": datetime(2026, 1, 1)}, "datetime with a time zone"),  # noqa: DTZ001
         ({"every": "1 day", "start": START, "end": START - timedelta(1)}, "end must not be before start"),
+        ({"every": "1 day", "start": FIRST}, "start must be in the years 1900 to 9000"),
+        ({"cron": "0 3 * * *", "start": LAST}, "start must be in the years 1900 to 9000"),
     ],
 )
 def test_an_invalid_spec_is_refused_with_its_reason(options: dict[str, object], message: str) -> None:

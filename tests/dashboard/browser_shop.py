@@ -1,4 +1,4 @@
-"""The app that the browser tests look at: a workflow, a chain, a graph, and values that try to break a page."""
+"""The app of the browser tests: a workflow, a chain, a graph, and values that would break a page as markup."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CORPUS = (
     "\U0001f600\u0301" * 200,
     "</td></tr></table></script></style><script>document.title='broken'</script>",
 )
-"""Texts of names, errors, log lines, attributes and reasons that try to break a page."""
+"""Texts of names, errors, log lines, attributes and reasons. As markup or unescaped text, they would break a page."""
 
 
 def define_shop(app: Holdfast) -> None:
@@ -57,7 +57,7 @@ async def until_it_waits_for_approval(order: Handle[Any]) -> None:
     await until(waits, seconds=20)
 
 
-WORKFLOWS = ("fulfil", "check", "spiteful", "hostile", "parcels", "etl", "letters", "chat", "curious")
+WORKFLOWS = ("fulfil", "check", "unsafe", "hostile", "parcels", "etl", "letters", "chat", "curious")
 _calls: dict[str, int] = {}
 
 
@@ -108,15 +108,15 @@ def _define_workflows(app: Holdfast) -> None:
         return int(await ctx.ask(pid, "how_many", {"item": "tea"}))
 
     @app.workflow
-    async def spiteful(ctx: Context, number: int) -> None:
-        spite = CORPUS[number]
-        ctx.set_search(spite=spite[:60].replace("\0", ""))
-        ctx.log.warning(spite, {spite: spite})
+    async def unsafe(ctx: Context, number: int) -> None:
+        text = CORPUS[number]
+        ctx.set_search(text=text[:60].replace("\0", ""))
+        ctx.log.warning(text, {text: text})
 
         async def fail() -> None:
-            raise ValueError(spite)
+            raise ValueError(text)
 
-        await ctx.do(f"step {spite[:100]}", fail, retry=Retry(limit=0))
+        await ctx.do(f"step {text[:100]}", fail, retry=Retry(limit=0))
 
     @app.workflow
     async def hostile(ctx: Context, params: Any) -> Any:

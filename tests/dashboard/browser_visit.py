@@ -1,7 +1,7 @@
 """A server with the dashboard in this process, and visits of it with a real browser.
 
-Loading the modules of a page costs more than most tests, so the visits of one server share a page, which each of them
-leaves as a new page would be. A visit that changes what the page keeps, such as its settings, closes it.
+Loading the modules of a page costs more than most tests, so the visits of one server share a page. Each visit leaves it
+in the state of a new page; a visit that changes lasting state, such as settings, closes the page.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _IS_CLEAN = "() => localStorage.length === 0 && !document.querySelector('dialog,
 
 
 class Visit:
-    """A page, and what went wrong on it."""
+    """A page, and its errors."""
 
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
@@ -113,7 +113,7 @@ class Visit:
             self.problems.append(message.text)
 
     async def leave(self) -> bool:
-        """Make the page as a new one would be; false if that is not possible."""
+        """Return the page to the state of a new one; False if that is not possible."""
         self.page.remove_listener("pageerror", self._notice)
         self.page.remove_listener("console", self._listen)
         await self.page.unroute_all()

@@ -41,8 +41,20 @@ async def busy_shop(each_store: str, tmp_path_factory: pytest.TempPathFactory) -
             yield served
 
 
+CONFIRM_TWICE = """() => {
+  const key = { key: "Enter", ctrlKey: true, bubbles: true };
+  const input = document.querySelector("dialog input");
+  for (let n = 0; n < 2; n += 1) input.dispatchEvent(new KeyboardEvent("keydown", key));
+}"""
+
+
 def _define_busy(app: Holdfast) -> None:
     app.limit("bank", concurrency=5, rate=Rate(100, "1 minute"))
+    tenants = app.limit("tenants", concurrency=1, rate=Rate(600, "1 hour"), key="tenant")
+
+    @app.workflow(limits=[tenants], hold="until_end")
+    async def delivery(ctx: Context, parcel: dict[str, str]) -> None:
+        await ctx.wait_for_event("go", type="go", timeout="24 hours")
 
     @app.step
     async def quote(total: int) -> dict[str, int]:
@@ -96,10 +108,56 @@ async def test_a_limit_is_changed_on_the_page_and_enforced_at_once(chromium: Bro
         await user.page.click("[aria-label^='Rate of bank']")
         await user.page.fill("dialog label:has-text('Starts') input", "120")
         await user.page.keyboard.press("Control+Enter")
-        await user.sees("120 / 1 min", "table")
+        await user.sees("of 120 / min", "table")
 
-    [bank] = await busy_shop.app.list_limits()
+    bank = next(limit for limit in await busy_shop.app.list_limits() if limit.name == "bank")
     assert (bank.concurrency, bank.rate) == (7, Rate(120, "1 min", burst=120))
+
+
+async def test_a_limit_shows_its_keys_and_the_use_of_its_rate(chromium: Browser, busy_shop: Served) -> None:
+    for tenant, count in (("acme", 3), ("globex", 1)):
+        for n in range(count):
+            await busy_shop.app.start("delivery", {"tenant": tenant}, id=f"{tenant}-{n}")
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("flow?limit=tenants")
+        await user.sees("2 in use, 1 each", "table")
+        await user.sees("of 600 / h", "table")
+        await user.page.wait_for_function(
+            "() => [...document.querySelectorAll('.flow tr')].some((row) => /^acme.*2$/s.test(row.innerText.trim()))"
+        )
+        await user.page.click("button:text-is('bank')")
+        await user.page.wait_for_selector("h2:text-is('bank')")
+        assert "limit=bank" in user.page.url
+
+
+async def test_a_sheet_sends_its_request_once_however_often_it_is_confirmed(
+    chromium: Browser, busy_shop: Served
+) -> None:
+    before = len((await busy_shop.app.list("sale", limit=100)).items)
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("flow")
+        await user.page.click("button:has-text('nightly')")
+        await user.page.click("text=Trigger now…")
+        await user.page.wait_for_selector("dialog .primary")
+        await user.page.evaluate(CONFIRM_TWICE)
+        await user.sees("Trigger: done", ".toast")
+
+    assert len((await busy_shop.app.list("sale", limit=100)).items) == before + 1
+
+
+async def test_the_keyboard_deletes_a_run_only_with_the_typed_number(chromium: Browser, busy_shop: Served) -> None:
+    run = await busy_shop.app.start("sale", 10, id="kept")
+    await run.terminate()
+    async with visit(chromium, busy_shop.url) as user:
+        await user.open("run/sale/kept")
+        await user.page.click("[aria-label='More actions']")
+        await user.page.click("text=Delete…")
+        await user.page.fill("dialog label:has-text('Reason') input", "not yet")
+        await user.page.evaluate(CONFIRM_TWICE)
+        await user.page.fill("dialog label:has-text('Type 1') input", "1")
+        assert (await busy_shop.app.get("sale", "kept")).id == "kept"
+        await user.page.keyboard.press("Control+Enter")
+        await user.sees("Delete: sale/kept", ".toast")
 
 
 async def test_a_schedule_is_paused_resumed_triggered_and_backfilled(chromium: Browser, busy_shop: Served) -> None:
@@ -135,7 +193,7 @@ async def test_the_runs_of_a_queue_without_workers_are_moved(chromium: Browser, 
     run = await busy_shop.app.start("sale", 10, id="stored", queue="attic")
     async with visit(chromium, busy_shop.url) as user:
         await user.open("flow")
-        await user.sees("No worker takes attic", ".notice")
+        await user.sees("No worker claims from attic", ".notice")
         await user.page.click("text=Move its runs…")
         await user.sees("1 run of this queue", "dialog")
         await user.page.fill("dialog label:has-text('Reason') input", "the attic is closed")
@@ -151,7 +209,7 @@ async def test_a_worker_is_drained_and_resumed_on_the_page(chromium: Browser, bu
     async with visit(chromium, busy_shop.url) as user:
         await user.open("workers")
         await user.page.click("text=Drain…")
-        await user.sees("takes no more runs", "dialog")
+        await user.sees("claims no more runs", "dialog")
         await user.page.fill("dialog input", "the host is replaced")
         await user.page.keyboard.press("Control+Enter")
         await user.sees("draining", "table")
@@ -164,7 +222,7 @@ async def test_a_worker_is_drained_and_resumed_on_the_page(chromium: Browser, bu
     assert not (await busy_shop.app.workers())[0].draining
 
 
-async def test_each_row_has_its_next_move(chromium: Browser, busy_shop: Served) -> None:
+async def test_each_row_offers_the_next_action_on_its_run(chromium: Browser, busy_shop: Served) -> None:
     await _waiting(busy_shop.app, "sale", 10, "moved")
     async with visit(chromium, busy_shop.url) as user:
         await user.open("runs?q=workflow:sale moved")
@@ -177,7 +235,7 @@ async def test_each_row_has_its_next_move(chromium: Browser, busy_shop: Served) 
     assert (record.action, record.target, record.reason) == ("send_event", "sale/moved", "decided by phone")
 
 
-async def test_a_fork_goes_on_with_another_result_of_an_earlier_step(chromium: Browser, busy_shop: Served) -> None:
+async def test_a_fork_continues_with_another_result_of_an_earlier_step(chromium: Browser, busy_shop: Served) -> None:
     await _waiting(busy_shop.app, "sale", 10, "fork-me")
     async with visit(chromium, busy_shop.url) as user:
         await user.open("run/sale/fork-me?sel=cool%20off")
@@ -222,7 +280,7 @@ async def test_a_graph_shows_its_items_by_state_and_the_path_to_the_running_node
         assert await user.page.locator(".edge.critical").count() == 1
 
 
-async def test_the_log_is_followed_while_the_run_goes_on(chromium: Browser, busy_shop: Served) -> None:
+async def test_the_log_is_followed_while_the_run_is_open(chromium: Browser, busy_shop: Served) -> None:
     await _waiting(busy_shop.app, "sale", 10, "logged")
     async with visit(chromium, busy_shop.url) as user:
         await user.open("run/sale/logged?tab=logs")

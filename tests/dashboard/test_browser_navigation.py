@@ -127,7 +127,28 @@ async def test_the_mailbox_says_which_step_took_an_event(chromium: Browser, stor
     await run.result(timeout=20)
     async with visit(chromium, stored_shop.url) as user:
         await user.open("run/fulfil/o-1?tab=mailbox")
-        await user.sees("nobody took it", "tbody tr")
-        taken = user.page.locator("tbody tr", has_text="bob")
-        assert "approval" in await taken.inner_text()
-        assert "taken" in await taken.inner_text()
+        await user.sees("undelivered", "tbody tr")
+        consumed = user.page.locator("tbody tr", has_text="bob")
+        assert "approval" in await consumed.inner_text()
+        assert "consumed" in await consumed.inner_text()
+
+
+async def test_a_sheet_closes_when_the_address_leads_to_another_page(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1")
+        await user.sees("waiting for an event", ".why")
+        await user.page.keyboard.press("e")
+        await user.page.wait_for_selector("dialog")
+        await user.page.evaluate("() => { location.hash = '#/run/parcels/p-1'; }")
+        await user.sees("p-1", "h1.id")
+        assert await user.page.locator("dialog").count() == 0
+
+
+async def test_a_wrong_filter_and_a_missing_run_are_reported_at_once(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=status:bogus")
+        await user.sees("status", ".problem")
+        assert "reconnecting" not in await user.text(".top")
+        await user.page.evaluate("() => { location.hash = '#/run/fulfil/none'; }")
+        await user.page.wait_for_selector("text=There is no run", timeout=2_500)
+        await user.page.wait_for_function("() => !document.querySelector('.top').innerText.includes('reconnecting')")

@@ -74,7 +74,7 @@ async def _look_at(
             assert await user.page.evaluate(FITS), route
 
 
-async def test_the_phone_reaches_every_page_and_counts_the_causes(chromium: Browser, shop: Served) -> None:
+async def test_every_page_is_reachable_on_a_phone_and_causes_are_counted(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url, **PHONE) as user:
         await user.open()
         await user.sees("1", ".bottom-nav .count")

@@ -138,7 +138,7 @@ async def test_parked_events_of_an_outbox_are_delivered_again(chromium: Browser,
         await user.open("run/letters/l-1")
         await user.sees("1 parked", ".columns")
         await user.sees("the letter box is full", ".columns")
-        await user.sees("The outbox gave up on letter.sent", ".why-row")
+        await user.sees("Parked outbound events: letter.sent", ".why-row")
         await user.page.click(".why-row >> text=Redeliver…")
         await user.sees("beginning with attempt 1", "dialog")
         await _confirm(user, "it was emptied")

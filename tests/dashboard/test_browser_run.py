@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 
-SPITEFUL_PAGES = {
+UNSAFE_PAGES = {
     "": "Needs attention",
-    "runs?q=workflow:spiteful": "spiteful/s-0",
-    "run/spiteful/s-0": "ValueError",
+    "runs?q=workflow:unsafe": "unsafe/s-0",
+    "run/unsafe/s-0": "ValueError",
     "audit": "retry",
-    "workflows/spiteful": "Start a run",
+    "workflows/unsafe": "Start a run",
 }
 
 
@@ -58,6 +58,19 @@ async def test_the_timeline_is_a_treegrid_that_keys_fold_and_zoom(chromium: Brow
         await user.page.wait_for_function("() => location.hash.includes('fold=0')")
 
 
+async def test_the_code_shows_the_facts_of_each_line_and_the_values_that_they_gave(
+    chromium: Browser, shop: Served
+) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/fulfil/o-1?tab=code")
+        await user.sees("payment = ", ".code-line .value")
+        line = ".code-line:has-text('await charge(order)')"
+        await user.page.click(f"{line} [aria-label='Go to fact 1']")
+        await user.page.wait_for_function("() => location.hash.includes('fact=1')")
+        await user.page.wait_for_selector(f"{line} .now")
+        await user.page.wait_for_selector(".code-line:has-text('wait_for_event').later")
+
+
 async def test_values_with_markup_are_shown_as_text_and_large_ones_are_folded(chromium: Browser, shop: Served) -> None:
     await shop.app.start("hostile", HOSTILE, id="h-1")
     async with visit(chromium, shop.url) as user:
@@ -66,7 +79,9 @@ async def test_values_with_markup_are_shown_as_text_and_large_ones_are_folded(ch
         await user.sees("\\u202e", ".log-lines")
         for tab in ("timeline", "facts", "mailbox"):
             await user.open(f"run/hostile/h-1?tab={tab}")
-        await user.open("run/hostile/h-1?tab=code")
+        async with user.page.expect_response(lambda response: "/replay" in response.url):
+            await user.open("run/hostile/h-1?tab=code")
+        await user.page.reload()
         await user.sees("Locals", ".code-side")
         assert "broken" not in await user.page.title()
         assert await user.page.locator("img, main script").count() == 0
@@ -76,24 +91,24 @@ async def test_no_text_of_a_program_breaks_a_page(
     chromium: Browser, shop: Served, request: pytest.FixtureRequest
 ) -> None:
     for number in range(len(CORPUS)):
-        run = await shop.app.start("spiteful", number, id=f"s-{number}")
+        run = await shop.app.start("unsafe", number, id=f"s-{number}")
         with pytest.raises(RunFailedError):
             await run.result(timeout=20)
         with shop.app.acting_as(CORPUS[number][:200]):
             await run.retry(reason=CORPUS[number])
     async with visit(chromium, shop.url) as user:
-        for route, text in SPITEFUL_PAGES.items():
+        for route, text in UNSAFE_PAGES.items():
             await user.open(route)
             await user.sees(text, "main")
             assert await user.page.locator("main img, main script, main style, main iframe").count() == 0, route
         for number in range(len(CORPUS) if request.config.getoption("--long") else 1):
             for tab in ("timeline", "logs", "facts"):
-                await user.open(f"run/spiteful/s-{number}?tab={tab}")
+                await user.open(f"run/unsafe/s-{number}?tab={tab}")
                 await user.page.wait_for_selector(".w-row, .log-lines, main table")
         assert "broken" not in await user.page.title()
 
 
-async def test_a_pause_asks_with_its_effect_and_its_reason_is_in_the_audit(chromium: Browser, shop: Served) -> None:
+async def test_a_pause_is_confirmed_and_its_reason_is_in_the_audit(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url) as user:
         await user.open("run/fulfil/o-1")
         await user.sees("waiting", ".badge")

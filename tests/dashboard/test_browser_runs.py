@@ -38,7 +38,7 @@ async def test_the_filter_box_completes_conditions_and_keeps_them_in_the_url(
         assert await user.page.locator(".runs tbody tr").count() == 1
 
 
-async def test_the_keyboard_alone_finds_and_opens_a_run(chromium: Browser, shop: Served) -> None:
+async def test_a_run_is_found_and_opened_by_keys_alone(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url) as user:
         await user.open("runs?q=workflow:fulfil")
         await user.sees("fulfil/o-1", ".runs")
@@ -51,7 +51,7 @@ async def test_the_keyboard_alone_finds_and_opens_a_run(chromium: Browser, shop:
         await user.sees("All runs", ".views")
 
 
-async def test_a_bulk_retry_of_a_selection_leaves_out_what_cannot_be_retried(chromium: Browser, shop: Served) -> None:
+async def test_a_bulk_retry_of_a_selection_leaves_out_runs_without_an_error(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url) as user:
         await user.open("runs?q=workflow:fulfil")
         await user.sees("errored", ".runs")
@@ -79,6 +79,30 @@ async def test_a_bulk_action_on_the_whole_filter_shows_the_count_of_its_dry_run(
         await user.sees("1 run would be paused", ".dry")
         await user.page.click(".bulk .primary")
         await user.sees("Pause: 1 run", ".toast")
+
+
+async def test_a_bulk_retry_of_the_whole_filter_counts_only_runs_that_can_be_retried(
+    chromium: Browser, shop: Served
+) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=workflow:fulfil")
+        await user.sees("o-1", ".runs")
+        await user.page.check("[aria-label='Select all runs of this page']")
+        await user.page.click("text=Select all in this filter")
+        await user.page.click(".bulk >> text=Retry")
+        await user.sees("1 run would continue", ".dry")
+        await user.page.click(".bulk >> text=Pause")
+        await user.sees("2 runs would be paused. Those whose status does not allow it are left out.", ".dry")
+
+
+async def test_a_second_condition_is_completed_after_a_space(chromium: Browser, shop: Served) -> None:
+    async with visit(chromium, shop.url) as user:
+        await user.open("runs?q=workflow:fulfil")
+        await user.sees("o-1", ".runs")
+        await user.page.keyboard.press("/")
+        await user.page.keyboard.type(" status:err")
+        await user.page.keyboard.press("Tab")
+        await user.page.wait_for_function("() => decodeURIComponent(location.hash).includes('status:errored')")
 
 
 async def test_the_count_of_a_dry_run_follows_the_runs_of_its_filter(chromium: Browser, shop: Served) -> None:
@@ -113,7 +137,7 @@ async def test_a_dry_run_that_failed_can_be_repeated(chromium: Browser, shop: Se
         await user.sees("1 run would be paused", ".dry")
 
 
-async def test_new_runs_wait_behind_a_button_and_changes_appear_in_place(chromium: Browser, shop: Served) -> None:
+async def test_new_runs_are_shown_by_a_button_and_changes_appear_in_place(chromium: Browser, shop: Served) -> None:
     async with visit(chromium, shop.url) as user:
         seen = await shop.app.start("fulfil", {"id": "o-seen"}, id="o-seen")
         await user.open("runs?q=workflow:fulfil")

@@ -126,7 +126,7 @@ async def test_an_app_without_hooks_is_shown_on_loopback_addresses_only() -> Non
         assert (await http.get("/_api/_me")).status_code == 401
 
 
-async def test_served_directly_its_lifespan_opens_the_app() -> None:
+async def test_the_lifespan_of_a_directly_served_dashboard_opens_the_app() -> None:
     app = make_app(guarded=False)
     site = app.dashboard()
     async with site.router.lifespan_context(site), browser(site) as http:

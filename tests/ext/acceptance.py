@@ -25,7 +25,7 @@ class Calls:
     recorded: set[str] = field(default_factory=set)
     """Steps whose results were recorded when the worker was lost."""
     before: int = 0
-    """Number of calls until then."""
+    """Number of calls before the worker was lost."""
 
     def note(self) -> str:
         """Note a call in the step that makes it; returns the key of the step."""

@@ -70,7 +70,7 @@ class Shop:
 
 
 async def decide(h: CrashingHarness, run: Handle[Any], type: str, payload: dict[str, Any]) -> None:
-    """Let the run come to its question, answer it, and let the run end."""
+    """Let the run reach its question, send the answer, and let the run end."""
     await h.advance("1 minute")
     if type in (await run.describe()).why:
         await run.send_event(type, payload, id="decision")

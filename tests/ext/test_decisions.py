@@ -76,7 +76,7 @@ async def test_each_agent_gets_the_decisions_about_its_own_calls(order: tuple[st
     )
 
 
-async def test_another_agent_goes_on_waiting_when_the_one_that_reads_events_times_out() -> None:
+async def test_another_agent_continues_to_wait_when_the_reading_agent_times_out() -> None:
     async with Harness(_app()) as h:
         run = await h.start("impatient")
         await h.advance("61 minutes")

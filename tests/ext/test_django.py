@@ -113,7 +113,7 @@ def test_a_start_in_an_atomic_block_shares_its_transaction(alias: str, worker: A
     assert not Order.objects.using(alias).filter(total=1).exists()
 
 
-def test_values_that_django_starts_are_encrypted_as_the_settings_say(project: Any) -> None:
+def test_values_of_starts_in_django_are_encrypted_with_the_codec_of_the_settings(project: Any) -> None:
     from django.db import transaction
     from django.test.utils import override_settings
 

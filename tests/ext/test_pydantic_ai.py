@@ -150,7 +150,7 @@ async def test_a_refused_tool_call_is_reported_to_the_model() -> None:
     assert "pay 3" not in calls
 
 
-async def test_a_model_that_cannot_be_reached_is_retried_as_the_step_says() -> None:
+async def test_a_model_that_cannot_be_reached_is_retried_by_the_options_of_the_step() -> None:
     failures = iter([ConnectionError("down"), ConnectionError("down")])
 
     def unreliable(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

@@ -1,7 +1,7 @@
 """Bugs of flow control by name, which can be planted to test that the checks find them.
 
-A bug replaces an attribute of the engine, or removes a trigger of the database. ``double tick`` is one of the bugs of
-the engine's simulation (``schedule_changed_at_any_revision``).
+A bug replaces an attribute of the engine, or removes a trigger of the database. Bugs of schedules are planted in the
+engine's simulation (``tests/simulation/planted_schedules.py``).
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ BUGS: dict[str, Patch] = {
     "lost wake-up of a waiter": (permits._Flow, "_grant_at", lambda _: lambda *_args: None),
     "starved key": _statement(permits, "next_group", "needs_tokens, pass,", "needs_tokens, pass DESC,"),
     "wrong GCRA clock": (limit_uses.LimitUses, "room", _clock_ahead),
-    "debounce lost update": _statement(
-        start_policies, "replace_params", "params = ?2", "params = coalesce(params, ?2)"
-    ),
+    "debounce lost update": _statement(start_policies, "replace_start", "params = ?2", "params = coalesce(params, ?2)"),
     "batch split": (start_policies, "_append", lambda _: lambda *_args: None),
     "lost wake-up of a singleton": _without_trigger("holdfast_single_ended"),
     "lost key": _statement(claim, "claim_run", "iif(bucket = 3, 1, bucket)", "bucket"),

@@ -2,9 +2,9 @@
 
 One seed is one execution: a client starts runs with random policies, and pauses, cancels and restarts runs, pauses a
 queue and raises limits, while workers are killed at random. Workflows with children, transactions, a chain and a graph
-share the limits. ``FlowWatch`` checks the database after every operation. At the end the reference checks what the
-client was told: every run ended,
-the items of batches are each in one run, and a debounced run has the params of the last start that it stands for.
+share the limits. ``FlowWatch`` checks the database after every operation. At the end the reference checks the replies
+that the client received: every run has ended, each item of a batch is in one run, and a debounced run has the params of
+the last start that it stands for.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ def _add_models(app: Holdfast, bank: Limit, tenants: Limit) -> None:
 
 
 class _Calls:
-    """Lets workers die, and calls the functions of steps as they are."""
+    """Permits the death of every worker, and calls the functions of steps unchanged."""
 
     def __init__(self) -> None:
         self.deaths = 0
         self.function = lambda call: call.function
 
     def spare_worker(self) -> bool:
-        """Workers that die without end would make no progress."""
+        """True once enough workers have died: without a bound there would be no progress."""
         return self.deaths >= _MAX_DEATHS
 
 
@@ -199,7 +199,7 @@ class StartsSimulation:
         self._check_ends()
 
     async def _operate(self) -> None:
-        """Sometimes a control request on a random run, on the queue or on a limit."""
+        """Make a control request, with some probability, on a random run, on the queue or on a limit."""
         flow = self.client.client.flow
         match self.random.randrange(16):
             case 0 | 1:
@@ -216,7 +216,7 @@ class StartsSimulation:
                 pass
 
     async def _try(self, request: Any) -> None:
-        """A request that may come too late, for example for a run that has ended."""
+        """Make a request that may be refused, for example because the run has ended."""
         with suppress(HoldfastError):
             await self.client.do(request)
 
@@ -269,7 +269,7 @@ class StartsSimulation:
                 self.failures.append(f"debounced run {instance} has {params!r} instead of the params of start {n}")
 
     def _check_splits(self) -> None:
-        """A batch that is not full takes the next item until its time has passed: no worker claims it before that."""
+        """Check that a batch which is not full takes the next item: no worker claims the batch before its due time."""
         rows = self.database.rows(
             "SELECT created_at, params FROM holdfast_run WHERE workflow = 'collect' AND number = 0 ORDER BY id"
         )

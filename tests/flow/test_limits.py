@@ -17,8 +17,8 @@ from holdfast import ChainTask, Completed, Context, Holdfast, InvalidOptionError
 from holdfast.testing import Harness
 
 
-class Room:
-    """Counts the attempts in progress, and their maximum."""
+class InProgress:
+    """The number of attempts in progress by key, and its maximum."""
 
     def __init__(self) -> None:
         self.inside: Counter[str] = Counter()
@@ -68,7 +68,7 @@ async def _finish_all(app: Holdfast, workflow: Any, params: list[Any]) -> list[A
 
 
 async def test_a_limit_of_a_step_holds_over_all_runs(app: Holdfast) -> None:
-    bank, room = app.limit("bank", concurrency=3), Room()
+    bank, room = app.limit("bank", concurrency=3), InProgress()
 
     @app.step(limits=[bank])
     async def charge(n: int) -> int:
@@ -89,7 +89,7 @@ async def test_a_limit_of_a_step_holds_over_all_runs(app: Holdfast) -> None:
 
 
 async def test_plain_functions_and_transactions_take_limits(app: Holdfast) -> None:
-    bank, room = app.limit("bank", concurrency=2), Room()
+    bank, room = app.limit("bank", concurrency=2), InProgress()
     pair = threading.Barrier(2, timeout=10)  # both permits are in use at the same time
 
     @app.step(limits=[bank])
@@ -116,7 +116,7 @@ async def test_plain_functions_and_transactions_take_limits(app: Holdfast) -> No
 
 
 async def test_a_limit_with_keys_holds_for_each_key(app: Holdfast) -> None:
-    tenants, room = app.limit("tenants", key="tenant", concurrency=1), Room()
+    tenants, room = app.limit("tenants", key="tenant", concurrency=1), InProgress()
 
     @app.step(limits=[tenants])
     async def work(order: Order) -> None:
@@ -133,8 +133,8 @@ async def test_a_limit_with_keys_holds_for_each_key(app: Holdfast) -> None:
     assert dict(room.most) == {"a": 1, "b": 1}
 
 
-async def test_a_limit_of_a_workflow_counts_runs_and_a_sleeping_run_holds_nothing(app: Holdfast) -> None:
-    runs, room = app.limit("runs", concurrency=2), Room()
+async def test_a_limit_of_a_workflow_counts_runs_and_a_sleeping_run_holds_no_permit(app: Holdfast) -> None:
+    runs, room = app.limit("runs", concurrency=2), InProgress()
 
     @app.step
     async def work(n: int) -> None:
@@ -325,7 +325,7 @@ async def test_a_rate_delays_starts_and_the_harness_advances_to_them(app: Holdfa
 
 
 async def test_chain_steps_take_limits(app: Holdfast) -> None:
-    bank, room = app.limit("bank", concurrency=1), Room()
+    bank, room = app.limit("bank", concurrency=1), InProgress()
     chain = app.chain("orders")
 
     @chain.step("CHARGE", limits=[bank])
@@ -342,7 +342,7 @@ async def test_chain_steps_take_limits(app: Holdfast) -> None:
 
 
 async def test_graph_nodes_take_limits(app: Holdfast) -> None:
-    bank, room = app.limit("bank", concurrency=2), Room()
+    bank, room = app.limit("bank", concurrency=2), InProgress()
     graph = app.graph("etl")
 
     def node(name: str) -> Callable[..., Any]:
@@ -366,7 +366,7 @@ async def test_graph_nodes_take_limits(app: Holdfast) -> None:
 
 
 async def test_a_limit_is_changed_at_run_time(app: Holdfast) -> None:
-    bank, room, release = app.limit("bank", concurrency=1), Room(), asyncio.Event()
+    bank, room, release = app.limit("bank", concurrency=1), InProgress(), asyncio.Event()
 
     @app.step(limits=[bank])
     async def hold() -> None:

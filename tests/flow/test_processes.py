@@ -20,7 +20,8 @@ from postgres_server import CleanDatabases, Server
 _PROGRAM = Path(__file__).with_name("program.py")
 _RUNS = 150
 _LONG_LEASE = "8 seconds"
-"""Longer than a restart: the code of an attempt that lost its lease may still be inside, as the next one is."""
+"""Longer than a restart of the server. After the loss of a shorter lease, the code of the lost attempt could still be
+executed while the next attempt is."""
 _databases = CleanDatabases(shared=True)
 
 
@@ -112,7 +113,7 @@ def _new_journal(folder: Path) -> str:
     return journal
 
 
-async def _nothing_left(app: Holdfast) -> None:
+async def _no_permits_left(app: Holdfast) -> None:
     async with asyncio.timeout(20):
         while any(limit.used or limit.waiting for limit in await app.list_limits()):
             await asyncio.sleep(0.05)
@@ -137,7 +138,7 @@ async def _open(app: Holdfast) -> int:
 
 
 @pytest.mark.timeout(600)
-async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing(
+async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_no_permits(
     url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     rounds = 3 if request.config.getoption("--long") else 1
@@ -164,7 +165,7 @@ async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing
                 await _until_entered(journal, left + 90)
                 stalled.send_signal(signal.SIGCONT)
             await _all_ended(app, 60 * rounds)
-            await _nothing_left(app)
+            await _no_permits_left(app)
         finally:
             await _end([process for process in started if process.returncode is None])
 
@@ -172,7 +173,7 @@ async def test_killed_and_stalled_workers_never_exceed_a_limit_and_leave_nothing
     assert _query(journal, "SELECT count(DISTINCT n) FROM journal WHERE event = 'leave'") == [(_RUNS * rounds,)]
 
 
-async def test_restarts_of_the_server_never_exceed_a_limit_and_leave_nothing(
+async def test_restarts_of_the_server_never_exceed_a_limit_and_leave_no_permits(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     stops = ("immediate", "fast") if request.config.getoption("--long") else ("immediate",)
@@ -190,7 +191,7 @@ async def test_restarts_of_the_server_never_exceed_a_limit_and_leave_nothing(
                     server.stop(how)
                     server.start()
                 await _all_ended(app)
-                await _nothing_left(app)
+                await _no_permits_left(app)
             finally:
                 await _end(workers)
     finally:

@@ -38,7 +38,7 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: Holdfast) 
         assert actions == [("queue_resume", "queue bulk"), ("queue_pause", "queue bulk")]
 
 
-async def test_work_that_runs_when_its_queue_is_paused_goes_on(app: Holdfast) -> None:
+async def test_work_that_runs_when_its_queue_is_paused_continues(app: Holdfast) -> None:
     began, go = asyncio.Event(), asyncio.Event()
 
     @app.step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from holdfast import Batch, ChainTask, Completed, Context, Debounce, Dedupe, Holdfast, WorkerConfig
 from holdfast.errors import InvalidOptionError, LimitReachedError, RunCancelledError
 from holdfast.testing import Harness
+from postgres_harness import CleanStore
 
 
 @pytest.fixture
@@ -216,6 +218,75 @@ async def test_debounced_starts_make_one_run_with_the_last_params() -> None:
         assert len({run.id for run in runs}) == 1
         assert await runs[0].result() == 3
         assert (await h.app.start(reindex, 9, debounce="10 seconds", key="shop")).id != runs[0].id
+
+
+async def test_the_last_of_the_debounced_starts_decides_the_options(h: Harness, app: Holdfast) -> None:
+    @app.workflow
+    async def reindex(ctx: Context, n: int) -> list[Any]:
+        return [n, dict(ctx.values)]
+
+    debounced: Any = {"debounce": "10 seconds"}
+    await h.start(reindex, 1, queue="other", search={"n": 1}, memo={"n": 1}, context={"n": 1}, **debounced)
+    run = await h.start(reindex, 2, search={"n": 2}, memo={"n": 2}, context={"n": 2}, priority=3, **debounced)
+    found = await h.app.list(reindex, search={"n": 2}, queue="default")
+    await h.advance("10 seconds")
+
+    assert ([item.id for item in found.items], (await h.app.list(search={"n": 1})).items) == ([run.id], [])
+    assert await run.result() == [2, {"n": 2}]
+    assert ((await run.describe()).memo, (await run.describe()).search) == ({"n": 2}, {"n": 2})
+
+
+@pytest.mark.parametrize("id_policy", ["allow", "terminate_existing"])
+async def test_a_singleton_that_replaces_the_run_with_its_id_waits_for_the_executed_one(
+    h: Harness, app: Holdfast, id_policy: str
+) -> None:
+    order: list[str] = []
+
+    @app.workflow
+    async def sync(ctx: Context, name: str) -> None:
+        order.append(f"{name} begins")
+        await ctx.sleep("work", "1 hour")
+        order.append(f"{name} ends")
+
+    if id_policy == "allow":
+        await h.run(sync, "earlier", id="a", singleton="queue")
+    await h.start(sync, "other", id="b", singleton="queue")
+    await h.run_until_idle()
+    if id_policy == "terminate_existing":
+        await h.start(sync, "waiting", id="a", singleton="queue")
+    order.clear()
+    replaces: Any = {"on_reuse" if id_policy == "allow" else "on_conflict": id_policy}
+    skipped = await h.start(sync, "skipped", id="a", singleton="skip", **replaces)
+    again = await h.start(sync, "again", id="a", singleton="replace_waiting", **replaces)
+    await h.advance("2 hours")
+
+    assert (skipped.id, again.id) == ("b", "a")
+    assert order == ["other ends", "again begins", "again ends"]
+
+
+@pytest.mark.parametrize("store", [None, CleanStore], ids=["sqlite", "postgres"])
+@pytest.mark.parametrize("on_limit", ["reject", "drop"])
+async def test_a_start_that_reuses_an_id_is_decided_by_the_limit_too(
+    app: Holdfast, store: type[CleanStore] | None, on_limit: Any
+) -> None:
+    one = app.limit("one", concurrency=1)
+
+    @app.workflow(limits=[one], hold="until_end")
+    async def flow(ctx: Context, length: str) -> None:
+        await ctx.sleep("work", length)
+
+    async with Harness(app, store=store) as h:
+        await h.run(flow, "1 second", id="a")
+        await h.start(flow, "1 hour", id="b")
+        await h.run_until_idle()
+        with pytest.raises(LimitReachedError) if on_limit == "reject" else nullcontext():
+            await h.start(flow, "1 second", id="a", on_reuse="allow", on_limit=on_limit)
+        run = await h.app.get(flow, "a")
+
+        found = (await run.describe()).run_number, (await run.status()).status
+        assert found == ((0, "complete") if on_limit == "reject" else (1, "cancelled"))
+        await h.advance("1 hour")
+        assert [limit.used for limit in await h.app.list_limits()] == [0]
 
 
 async def test_batched_starts_make_one_run_that_receives_a_list() -> None:

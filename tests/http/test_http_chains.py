@@ -159,6 +159,17 @@ async def test_an_invalid_input_starts_no_chain(virtual: Api) -> None:
     assert await virtual.count("order.process") == 0
 
 
+async def test_a_step_that_waits_is_not_counted_as_work(h: Harness, virtual: Api) -> None:
+    await start_and_run(h, virtual)
+    await h.advance("1 hour")
+
+    timeline = await virtual.get(f"{INSTANCE}/timeline")
+
+    waiting = next(item for item in timeline["items"] if item["status"] == "waiting")
+    assert "attempts" not in waiting
+    assert timeline["workingMs"] < 60_000
+
+
 # --- the outbox
 
 
@@ -170,6 +181,9 @@ async def test_the_outbox_shows_outbound_events_and_their_delivery(h: Harness, v
     await h.run_until_idle()
 
     first, second = (await virtual.get(f"{INSTANCE}/outbox"))["events"]
+    await virtual.post(f"{INSTANCE}/restart")
+    drawn = {number: await virtual.get(f"{INSTANCE}/chain", runNumber=number) for number in (0, 1)}
+    assert {number: len(chain["outbox"]) for number, chain in drawn.items()} == {0: 2, 1: 0}
     assert first | {"createdAt": None, "deliveredAt": None} == {
         "id": "order.process/c/0/1",
         "type": "order.validated",

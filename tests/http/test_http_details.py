@@ -166,7 +166,7 @@ async def test_all_facts_are_listed_in_pages_in_the_order_of_their_times(h: Harn
     assert await virtual.refused("GET", f"{path}?cursor=e1") == (400, "INVALID_CURSOR")
 
 
-async def test_the_mailbox_says_which_step_took_an_event(h: Harness, virtual: Api) -> None:
+async def test_the_mailbox_names_the_step_that_consumed_an_event(h: Harness, virtual: Api) -> None:
     await _run_to_wait(h)
     run = await h.app.get("order", "o-1")
     waiting = await virtual.get("/order/instances/o-1/mailbox")

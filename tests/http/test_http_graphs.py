@@ -78,6 +78,16 @@ async def test_a_node_that_waits_for_a_retry_shows_its_time(h: Harness, virtual:
 # --- history
 
 
+async def test_a_timeline_has_the_nodes_that_have_begun(h: Harness, virtual: Api) -> None:
+    await virtual.create("pipeline", 3, id="g")
+    planned = await virtual.get(f"{INSTANCE}/timeline")
+    await h.run_until_idle()
+    begun = await virtual.get(f"{INSTANCE}/timeline")
+
+    assert (planned["items"], planned["workingMs"]) == ([], 0)
+    assert {item["key"] for item in begun["items"]} == {*await states(virtual)}
+
+
 async def test_a_history_has_all_nodes_with_their_states(h: Harness, virtual: Api) -> None:
     await virtual.create("pipeline", 1, id="g")
     assert await states(virtual) == dict.fromkeys(["extract", "double", "total", "report", "audit"], "pending")

@@ -70,7 +70,7 @@ async def opened(asgi: Any, headers: dict[str, str] | None = None, **query: Any)
         await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_a_page_of_a_run_is_told_of_its_changes(shop: tuple[Holdfast, Any], api: Api) -> None:
+async def test_a_page_of_a_run_receives_its_changes(shop: tuple[Holdfast, Any], api: Api) -> None:
     await api.create("waiter", id="w")
     await api.until("waiter", "w", "waiting")
     async with opened(shop[0].asgi(), topic="run", workflow="waiter", id="w") as page:
@@ -186,6 +186,31 @@ async def test_pages_that_show_the_same_share_one_read(
                     pass
     assert len(reads) - before < 12
     assert not asgi.state.live._topics
+
+
+@pytest.mark.above_the_store
+async def test_a_topic_that_cannot_be_read_does_not_stop_the_others(
+    shop: tuple[Holdfast, Any], api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asgi = shop[0].asgi()
+    for name in ("bad", "good"):
+        await api.create("waiter", id=name)
+        await api.until("waiter", name, "waiting")
+    details = shop[0]._opened().client.details
+    mark = details.mark
+
+    async def failing(workflow: str, id: str) -> Any:
+        if id == "bad":
+            raise RuntimeError("an unexpected error")
+        return await mark(workflow, id)
+
+    monkeypatch.setattr(details, "mark", failing)
+    async with opened(asgi, topic="run", workflow="waiter", id="bad") as bad:
+        async with opened(asgi, topic="run", workflow="waiter", id="good") as good:
+            assert (await good.next("run"))["status"] == "waiting"
+        monkeypatch.undo()
+        assert (await bad.next("run"))["status"] == "waiting"
+    assert [one.message for one in caplog.records].count("a topic of live updates cannot be read") == 1
 
 
 @pytest.mark.above_the_store

@@ -108,6 +108,9 @@ async def test_a_series_counts_starts_and_ends_by_minute(h: Harness, virtual: Ap
 
     hour = await virtual.get("/_series")
     day = await virtual.get("/_series", window="24h", workflow="waiter")
+    await h.advance("3 days")
+    await virtual.get("/_stats")
+    week = await virtual.get("/_series", window="7d", workflow="invoice")
 
     assert (hour["stepMs"], len(hour["started"])) == (60_000, 60)
     assert (hour["started"][-11], hour["started"][-1]) == (1, 3)
@@ -115,4 +118,6 @@ async def test_a_series_counts_starts_and_ends_by_minute(h: Harness, virtual: Ap
     assert hour["workflows"]["invoice"]["errored"] == hour["errored"]
     assert "waiter" not in hour["workflows"]
     assert (day["stepMs"], len(day["started"]), sum(day["started"])) == (900_000, 96, 1)
+    assert (week["stepMs"], len(week["started"])) == (7_200_000, 84)
+    assert (sum(week["started"]), sum(week["errored"]), sum(week["started"][-36:])) == (3, 3, 0)
     assert await virtual.refused("GET", "/_series?window=7y") == (400, "VALIDATION_ERROR")

@@ -10,6 +10,7 @@ from http_api import Api, client_of
 
 from holdfast import Authorize, AuthRequest, BearerTokens, Context, Filter, Holdfast, Retry
 from holdfast.client.bulk_jobs import BulkJobs
+from holdfast.store.protocol import SaveBulkJob
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
 
@@ -205,21 +206,28 @@ async def test_a_bulk_fork_is_counted_first_and_then_runs_in_the_background(stor
         assert {one.id for one in (await app.list(status="complete")).items} == {"o0-2", "o1-2", "o2-2"}
 
 
-async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
+async def test_a_bulk_action_continues_after_a_restart(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     app = _app([])
     async with Harness(app, seed=7, store=store) as h:
         for n in range(60):
             await h.start("order", n, id=f"o{n}")
         await h.run_until_idle()
         client = app._opened().client
-        # A process that died after its first batch.
-        jobs = client.bulk_jobs
-        jobs.stop()
+        jobs, bulk = client.bulk_jobs, client._store.bulk
+
+        async def stopping(request: Any) -> Any:
+            answer = await bulk(request)
+            if isinstance(request, SaveBulkJob) and request.position:
+                jobs.stop()  # a process that died after its first batch
+            return answer
+
+        monkeypatch.setattr(client._store, "bulk", stopping)
         job_id = await jobs.create("delete", [Filter(status="errored")], {})
         await client.local.wait()
         job = await jobs.get(job_id)
         assert job is not None
         assert (job.result.done, job.ended_at) == (50, None)
+        monkeypatch.undo()
 
         async with client_of(app.asgi()) as http:
             client.bulk_jobs = BulkJobs(client._store, client.bulk_actions, client.local, client._requests)

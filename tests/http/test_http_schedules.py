@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from http_api import Api
 
 from holdfast.testing import Harness
@@ -75,3 +76,21 @@ async def test_a_list_of_schedules_has_pages(virtual: Api) -> None:
     assert ([one["name"] for one in first["schedules"]], first["hasNextPage"]) == (["a", "b"], True)
     second = await virtual.get(f"{BASE}?pageSize=2&cursor={first['nextCursor']}")
     assert ([one["name"] for one in second["schedules"]], second["hasNextPage"]) == (["c"], False)
+    assert first["cursor"] == first["nextCursor"]
+    assert not {"cursor", "nextCursor"} & second.keys()
+
+
+@pytest.mark.parametrize("cursor", ["", "b", "n:", "n:-", "i3", "!", "n:" + "x" * 65])
+async def test_a_cursor_that_no_list_of_schedules_returned_is_refused(virtual: Api, cursor: str) -> None:
+    assert await virtual.refused("GET", BASE, params={"cursor": cursor}) == (400, "INVALID_CURSOR")
+
+
+@pytest.mark.parametrize("start", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+async def test_a_schedule_does_not_begin_at_the_ends_of_the_calendar(virtual: Api, start: str) -> None:
+    new = {"name": "s", "workflow": "waiter", "every": "1h"}
+    assert await virtual.refused("POST", BASE, json=new | {"start": start}) == (400, "INVALID_OPTION")
+
+    await virtual.post(BASE, new)
+    assert await virtual.refused("PATCH", f"{BASE}/s", json={"start": start}) == (400, "INVALID_OPTION")
+    period = {"start": start, "end": "2030-01-01T00:00:00Z"}
+    assert await virtual.refused("POST", f"{BASE}/s/backfill", json=period) == (400, "INVALID_OPTION")

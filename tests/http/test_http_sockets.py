@@ -185,6 +185,31 @@ def test_an_endless_chunked_body_is_refused(address: str) -> None:
     assert_unharmed(address)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_is_still_sending_a_large_body_receives_the_refusal(address: str, chunked: bool) -> None:
+    size = 8 * 1024 * 1024
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+    piece = b" " * 0x10000
+    with closing(connect(address)) as connection:
+        connection.sendall(f"{CREATE}{framing}\r\n\r\n".encode())
+        for _ in range(size // len(piece)):
+            connection.sendall(b"10000\r\n" + piece + b"\r\n" if chunked else piece)
+        connection.sendall(b"0\r\n\r\n" if chunked else b"")
+        connection.sendall(HEAD + b"Connection: close\r\n\r\n")
+        response = read(connection)
+
+    assert status(response) == 413
+    assert response.count(b"HTTP/1.1 200 OK") == 1  # the connection is in order after the body
+    assert_unharmed(address)
+
+
+def test_a_body_that_is_announced_as_huge_closes_the_connection(address: str) -> None:
+    response = exchange(address, f"{CREATE}Content-Length: {1 << 30}\r\n\r\n".encode())
+
+    assert status(response) == 413
+    assert b"connection: close" in response.lower()
+
+
 def test_a_huge_announced_chunk_allocates_no_memory(address: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with closing(connect(address)) as connection:

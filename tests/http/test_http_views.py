@@ -67,6 +67,21 @@ async def test_a_replay_shows_each_position(running: tuple[Harness, Api]) -> Non
         assert await api.refused("GET", f"{RUN}/replay?{query}") == (400, "VALIDATION_ERROR")
 
 
+async def test_positions_name_the_lines_of_code_that_the_facts_resumed(running: tuple[Harness, Api]) -> None:
+    h, api = running
+    [paid] = (await api.get(f"{RUN}/positions"))["positions"]
+    assert (paid["fact"], paid["stepKey"], paid["ok"]) == (1, "charge", True)
+    await (await h.app.get("fulfil", "o-1")).send_event("approval")
+    await h.run_until_idle()
+
+    _, approved = (await api.get(f"{RUN}/positions"))["positions"]
+
+    assert (approved["fact"], approved["stepKey"]) == (2, "approval")
+    assert approved["position"]["file"].endswith("test_http_views.py")
+    assert approved["position"]["line"] > paid["position"]["line"]
+    assert await api.refused("GET", f"{RUN}/positions?runNumber=7") == (404, "INSTANCE_NOT_FOUND")
+
+
 async def test_an_exported_run_replays(running: tuple[Harness, Api], flows: Holdfast, tmp_path: Path) -> None:
     _, api = running
     (tmp_path / "run.json").write_text(json.dumps(await api.get(f"{RUN}/export")))
@@ -78,7 +93,7 @@ async def test_stacks_and_replays_are_disabled_by_default(running: tuple[Harness
     h, _ = running
     async with client_of(h.app.asgi()) as http:
         api = Api(http)
-        for route in ("stack", "replay"):
+        for route in ("stack", "replay", "positions"):
             assert await api.refused("GET", f"{RUN}/{route}") == (403, "DEBUG_DISABLED")
         assert (await api.get(f"{RUN}/export"))["run"]["params"] == "o-1"
 

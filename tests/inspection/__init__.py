@@ -1,1 +1,1 @@
-"""Tests of stack, replay, export and check: a run on the code of the process that asks."""
+"""Tests of stack, replay, export and check: a run on the code of the inspecting process."""

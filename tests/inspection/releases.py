@@ -1,4 +1,4 @@
-"""Two releases of a program: runs begin on the old one, and the new one is checked and then deployed for real."""
+"""Two releases of a program: runs begin on the old release; the new one is checked, and then deployed."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ class Observed:
 async def observe(
     h: Harness, run: Handle[Any], release: Release, recorded: set[str], events: Sequence[str]
 ) -> Observed:
-    """Deploy a release, let the run continue, and say what it did, in the terms of ``DifferenceKind``."""
+    """Deploy a release, let the run continue, and return its behaviour in the terms of ``DifferenceKind``."""
     await deploy(h, release.app)
-    if await _is_deaf(h, run, events):
+    if await _is_woken_by_none(h, run, events):
         return Observed("wait")
     await wake(h, run)
     called = [*release.calls]
@@ -139,7 +139,7 @@ async def observe(
     return Observed("fit")
 
 
-async def _is_deaf(h: Harness, run: Handle[Any], events: Sequence[str]) -> bool:
+async def _is_woken_by_none(h: Harness, run: Handle[Any], events: Sequence[str]) -> bool:
     """True if none of the events that the new code waits for wakes the run."""
     if not events:
         return False

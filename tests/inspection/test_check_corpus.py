@@ -1,4 +1,4 @@
-"""``holdfast check`` is right: for a corpus of code changes, what it predicts is what happens after the deployment.
+"""``holdfast check`` predicts the behaviour of open runs after a deployment: a corpus of code changes.
 
 Each change has an open run of the old code. The check predicts what the run does on the new code; then the new code is
 deployed, the run continues, and its behaviour is observed.
@@ -47,7 +47,7 @@ CHANGES: list[Change] = []
 
 
 def change(name: str, expected: str, recorded: Sequence[str] = ("charge",), **options: Any) -> Any:
-    """A class with the functions ``old`` and ``new`` becomes a change."""
+    """Register the functions ``old`` and ``new`` of a class as a change."""
 
     def add(cls: Any) -> Any:
         CHANGES.append(Change(name, expected, cls.old, cls.new, {*recorded}, **options))
@@ -610,5 +610,5 @@ async def test_a_run_whose_open_wait_was_renamed_waits_anew_after_a_pause_and_a_
     assert "pause and resume the run" in str(example)
 
 
-def test_the_corpus_is_large_enough() -> None:
+def test_the_corpus_has_at_least_30_changes_with_unique_names() -> None:
     assert len({one.name for one in CHANGES}) == len(CHANGES) >= 30

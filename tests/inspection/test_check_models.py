@@ -1,4 +1,4 @@
-"""``holdfast check`` on chains, graphs and unknown workflows: what it predicts is what happens after the deployment."""
+"""``holdfast check`` predicts the behaviour of chains, graphs and unknown workflows after a deployment."""
 
 from __future__ import annotations
 

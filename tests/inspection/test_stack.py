@@ -107,7 +107,7 @@ async def test_every_task_that_has_not_ended_has_a_stack(app: Holdfast, h: Harne
     assert (tasks["listener"].frames, tasks["listener"].waiting_for) == ([], "message 'hello'")
 
 
-async def test_all_shows_the_frames_of_the_engine_too(app: Holdfast, h: Harness) -> None:
+async def test_the_option_all_adds_the_frames_of_the_engine(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def nap(ctx: Context) -> None:
         await ctx.sleep("nap", "1 hour")
@@ -300,7 +300,7 @@ async def test_why_and_its_parts_name_the_line_that_waits(app: Holdfast, h: Harn
     assert paused.why_parts.kind == "paused"
 
 
-async def test_a_run_whose_code_is_not_here_is_described_without_a_position(app: Holdfast, h: Harness) -> None:
+async def test_a_run_whose_code_this_process_lacks_is_described_without_a_position(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def nap(ctx: Context) -> None:
         await ctx.sleep("nap", "1 hour")

@@ -177,7 +177,7 @@ async def test_a_run_that_is_deleted_while_it_is_read_is_not_found(
 
 
 @pytest.mark.above_the_store
-async def test_orphans_are_deleted_by_age_and_referenced_blobs_never(make_app: MakeApp, tmp_path: Path) -> None:
+async def test_orphans_are_deleted_by_age_and_referenced_blobs_are_kept(make_app: MakeApp, tmp_path: Path) -> None:
     app = make_app(blobs=f"file://{tmp_path}/blobs", blob_threshold="1 KiB")
     define(app)
 

@@ -118,7 +118,7 @@ async def test_a_blob_is_kept_while_any_run_refers_to_it(make_app: MakeApp, tmp_
         assert await blobs_of(app).collect() == 1
 
 
-async def test_a_large_value_that_refers_to_a_blob_counts_both(make_app: MakeApp, tmp_path: Path) -> None:
+async def test_a_large_value_that_refers_to_a_blob_keeps_both_blobs(make_app: MakeApp, tmp_path: Path) -> None:
     app = make_app(blobs=f"file://{tmp_path}/blobs", blob_threshold=100)
 
     @app.workflow
@@ -174,9 +174,7 @@ async def test_parts_of_another_blob_or_in_another_order_do_not_fit(make_app: Ma
 
 
 @pytest.mark.above_the_store
-async def test_a_write_that_fails_leaves_nothing_and_wrong_content_is_refused(
-    make_app: MakeApp, tmp_path: Path
-) -> None:
+async def test_a_failed_write_leaves_no_blob_and_wrong_content_is_refused(make_app: MakeApp, tmp_path: Path) -> None:
     async def failing() -> AsyncIterator[bytes]:
         yield b"x" * PART
         raise ConnectionError("the source is gone")
@@ -231,7 +229,7 @@ async def test_a_step_with_a_transaction_cannot_write_blobs_to_the_database(make
 
 
 @pytest.mark.above_the_store
-async def test_an_app_without_a_blob_store_says_so(make_app: MakeApp) -> None:
+async def test_blobs_of_an_app_without_a_blob_store_are_refused(make_app: MakeApp) -> None:
     app = make_app()
     async with app:
         with pytest.raises(InvalidOptionError, match="blobs="):

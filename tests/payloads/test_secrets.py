@@ -1,16 +1,18 @@
-"""Secrets: refused without a key, and hidden in every reply of the HTTP API, whoever sent or returned them."""
+"""Secrets: refused without a key, and hidden in every reply of the HTTP API."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from apps import MakeApp
 from holdfast import Context, Holdfast, Retry, RunFailedError, Secret
+from holdfast.core.secret import has_secret
 from holdfast.errors import DefinitionError
 from holdfast.payloads import Aes, Zstd
 from holdfast.testing import replay_file
@@ -60,7 +62,7 @@ def _chain(app: Holdfast) -> None:
     app.chain("enter", params=Login)
 
 
-def _elsewhere(app: Holdfast) -> None:
+def _remote(app: Holdfast) -> None:
     app.remote("enter", params=Login)
 
 
@@ -69,7 +71,7 @@ def _own_codec(app: Holdfast) -> None:
     async def enter(ctx: Context, login: Login) -> None: ...
 
 
-KINDS = [_workflow, _event, _step, _graph, _result_of_a_node, _chain, _elsewhere, _own_codec]
+KINDS = [_workflow, _event, _step, _graph, _result_of_a_node, _chain, _remote, _own_codec]
 
 
 @pytest.mark.parametrize("define", KINDS, ids=lambda define: define.__name__)
@@ -174,3 +176,38 @@ async def test_an_export_over_http_with_hidden_secrets_can_be_replayed(tmp_path:
     assert document.json()["run"]["params"] == {"user": "ann", "password": "[secret]"}
     (tmp_path / "run.json").write_bytes(document.content)
     await replay_file(app, tmp_path / "run.json")
+
+
+@pytest.mark.above_the_store
+@pytest.mark.parametrize("fields", range(1, 12))
+def test_a_secret_is_found_although_an_alias_has_the_address_of_an_earlier_one(
+    fields: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(name: str, **annotations: str) -> Any:
+        cls = make_dataclass(name, annotations.items())
+        cls.__module__ = __name__
+        monkeypatch.setitem(globals(), name, cls)
+        return cls
+
+    for n in range(fields):
+        made(f"Numbers{n}", value="list[int]")
+    made("Passwords", value="list[Secret[str]]")
+
+    assert has_secret(made("Both", **{f"n{n}": f"Numbers{n}" for n in range(fields)}, last="Passwords"))
+
+
+async def test_schedules_are_shown_without_their_secrets_and_without_the_key(make_app: MakeApp) -> None:
+    app = make_app(codec=[KEY])
+
+    @app.workflow
+    async def nightly(ctx: Context, params: dict[str, Secret[str]]) -> None: ...
+
+    async with app.connect():
+        created = await app.schedules.create("s", nightly, params={"token": "hunter2"}, every="1 hour")
+    keyless = make_app()
+    async with keyless.connect():
+        [listed] = await keyless.schedules.list()
+
+    assert created.params == {"token": "[secret]"}
+    assert "hunter2" not in repr(created)
+    assert "no codec" in listed.params["$unreadable"]

@@ -1,4 +1,4 @@
-"""Codecs with streams and with starts that the database gathers: items are sealed one by one."""
+"""Codecs with streams, and with debounced and batched starts: items are sealed one by one."""
 
 from __future__ import annotations
 
@@ -63,6 +63,27 @@ async def test_a_batch_of_encrypted_items_and_debounced_params_reach_the_run(mak
     assert {run.id for run in batch} == {batch[0].id}
     assert results == [[{"text": CANARY, "n": n} for n in range(3)], f"{CANARY} 2"]
     assert CANARY.encode() not in stored
+
+
+async def test_a_worker_without_a_codec_parks_a_batch_of_encrypted_items(make_app: MakeApp) -> None:
+    sender, worker = make_app(codec=Aes({"k": NEW})), make_app()
+    define(sender)
+    define(worker)
+    async with sender.connect():
+        for n in range(3):
+            run = await sender.start("together", {"text": CANARY, "n": n})
+    async with worker:
+        parked = await worker.get("together", run.id)
+        while (await parked.status()).status != "paused":
+            await asyncio.sleep(0.01)
+        why = (await parked.describe()).why
+    async with sender:
+        run = await sender.get("together", run.id)
+        await run.resume()
+        result = await run.result(timeout="10 seconds")
+
+    assert "PAYLOAD_UNREADABLE" in why
+    assert result == [{"text": CANARY, "n": n} for n in range(3)]
 
 
 async def test_a_new_key_encrypts_batches_and_streams_again(make_app: MakeApp) -> None:

@@ -1,4 +1,4 @@
-"""Codecs from the code to the database: what is stored, who can read it, and values that cannot be read."""
+"""Codecs from the code to the database: the stored form of values, reads with and without the key, re-encryption."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from holdfast.cli.reencryption import reencrypt_values
 from holdfast.core import codec as json_codec
 from holdfast.errors import DefinitionError, InvalidOptionError, PayloadError
 from holdfast.payloads import Aes, Secret, Zstd
+from holdfast.payloads import store as payload_store
 
 OLD, NEW = b"o" * 32, b"n" * 32
 CANARY = "canary-5f1c"
@@ -144,7 +145,7 @@ async def test_values_from_before_a_codec_and_of_an_old_key_stay_readable(make_a
     assert results == [CANARY] * 3
 
 
-async def test_a_run_without_its_key_is_parked_and_continues_when_the_key_is_there(make_app: MakeApp) -> None:
+async def test_a_run_without_its_key_is_parked_and_continues_once_the_key_is_configured(make_app: MakeApp) -> None:
     app = make_app(codec=Aes({"k1": OLD}))
     define(app)
     async with app:
@@ -472,3 +473,19 @@ async def test_an_event_or_a_node_without_its_key_parks_the_run_and_is_processed
             results.append(await run.result(timeout=10))
 
     assert results == ["sent", "sent", {"node": "in"}]
+
+
+async def test_values_of_more_runs_than_the_store_remembers_are_readable(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_store, "_KNOWN_RUNS", 1)
+    app = make_app(codec=Aes({"k": NEW}))
+    define(app)
+    async with app:
+        runs = [await app.start("again", 0, id=f"a{n}") for n in range(8)]
+        results = [await run.result() for run in runs]
+    define(again := make_app(codec=Aes({"k": NEW})))
+    async with again.connect():
+        stored = [await (await again.get("again", f"a{n}")).result() for n in range(8)]
+
+    assert results == stored == [CANARY] * 8

@@ -16,7 +16,7 @@ Open = Callable[[Holdfast], AbstractAsyncContextManager[Harness]]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def opened(request: pytest.FixtureRequest) -> Open:
-    """Opens an app in a harness."""
+    """A function that opens an app in a harness, on one of the stores."""
 
     @asynccontextmanager
     async def enter(app: Holdfast) -> AsyncIterator[Harness]:

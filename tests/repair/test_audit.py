@@ -21,7 +21,7 @@ def _app(calls: Calls) -> Holdfast:
     return app
 
 
-async def test_the_history_of_a_retried_run_says_who_retried_it(opened: Open) -> None:
+async def test_the_history_of_a_retried_run_names_the_actor_of_the_retry(opened: Open) -> None:
     calls = Calls()
     calls.failing = {"a"}
     app = _app(calls)

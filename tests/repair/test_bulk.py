@@ -100,7 +100,9 @@ async def test_actions_skip_runs_whose_state_does_not_allow_them(opened: Open) -
         await h.run_until_idle()
         assert await everything.pause() == BulkResult(done=2, skipped=2)
         assert (await everything.resume()).done == 4
-        assert await app.bulk(Filter(id_prefix="r100")).send_event("go", 7) == BulkResult(done=1)
+        sent = await app.bulk(Filter(id_prefix="r100")).send_event("go", 7, reason="approved by phone")
+        assert sent == BulkResult(done=1)
+        assert (await app.audit()).items[0].reason == "approved by phone"
         await h.run_until_idle()
         assert await everything.terminate("enough") == BulkResult(done=1, skipped=3)
         assert await app.bulk(Filter(status="terminated")).restart() == BulkResult(done=1)

@@ -33,7 +33,7 @@ def _app(calls: Calls) -> Holdfast:
     return app
 
 
-async def test_a_fork_keeps_what_was_recorded_before_the_step(opened: Open) -> None:
+async def test_a_fork_keeps_the_results_recorded_before_the_step(opened: Open) -> None:
     calls = Calls()
     app = _app(calls)
 
@@ -271,7 +271,7 @@ async def test_a_fork_whose_history_reaches_the_end_of_its_origin_repeats_no_ope
         assert await fork.result(timeout=5) == "done"
 
 
-async def test_a_fork_of_a_chain_keeps_the_steps_before_the_cut(opened: Open) -> None:
+async def test_a_fork_of_a_chain_keeps_the_earlier_steps(opened: Open) -> None:
     app, calls = Holdfast("sqlite://"), []
     orders = app.chain("orders")
 
@@ -333,7 +333,7 @@ async def test_a_fork_of_a_graph_runs_the_node_and_the_nodes_after_it(opened: Op
         assert sorted(calls) == ["b 3", "end", "end"]
 
 
-async def test_parallel_steps_recorded_before_the_cut_stay(opened: Open) -> None:
+async def test_a_fork_keeps_parallel_steps_recorded_before_the_step(opened: Open) -> None:
     app, calls = Holdfast("sqlite://"), Calls()
 
     @app.workflow
@@ -350,3 +350,46 @@ async def test_parallel_steps_recorded_before_the_cut_stay(opened: Open) -> None
 
         assert await fork.result(timeout=5) == ["a ok", "b ok", "c ok"]
         assert calls == ["c"]
+
+
+async def test_the_fork_of_an_open_singleton_waits_for_the_end_of_its_origin(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.do("begin", calls.call, "begin")
+        await ctx.sleep("work", "1 hour")
+        await ctx.do("end", calls.call, "end")
+
+    async with opened(app) as h:
+        run = await h.start(flow, singleton="queue")
+        await h.run_until_idle()
+        fork = await run.fork(before="begin")
+        await h.run_until_idle()
+        assert (calls, (await fork.status()).status) == (["begin"], "waiting")
+        assert (await fork.describe()).why.startswith("waiting for the end of the run before it")
+        await h.advance("2 hours")
+
+        assert calls == ["begin", "end", "begin", "end"]
+
+
+async def test_a_fork_starts_a_child_again_that_was_deleted(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return await ctx.do("inner", calls.call, "inner")
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[str]:
+        return [*await asyncio.gather(ctx.run(child, id="c"), ctx.do("first", calls.call, "first"))]
+
+    async with opened(app) as h:
+        run = await h.start(parent)
+        await h.run_until_idle()
+        await (await app.get(child, "c")).delete()
+        fork = await run.fork(before="first")
+        await h.run_until_idle()
+
+        assert await fork.result(timeout=5) == ["inner ok", "first ok"]
+        assert sorted(calls) == ["first", "first", "inner", "inner"]

@@ -1,4 +1,4 @@
-"""Forks whose code takes another path than that of the origin, or that must take the same one."""
+"""Forks whose code takes another path than that of the origin, and forks that have to take the same path."""
 
 from __future__ import annotations
 

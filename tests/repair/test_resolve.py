@@ -32,7 +32,7 @@ def _app(calls: Calls, retry: Retry) -> Holdfast:
     return app
 
 
-async def test_the_result_of_a_failed_step_lets_an_errored_run_go_on(opened: Open) -> None:
+async def test_the_result_of_a_failed_step_lets_an_errored_run_continue(opened: Open) -> None:
     calls = Calls()
     calls.failing = {"b"}
     app = _app(calls, ONCE)
@@ -81,7 +81,7 @@ async def test_a_retrying_step_that_is_resolved_is_not_called_again(opened: Open
         assert calls == ["a", "b"]
 
 
-async def test_a_paused_run_takes_the_decision_when_it_is_resumed(opened: Open) -> None:
+async def test_a_paused_run_receives_the_resolution_when_it_is_resumed(opened: Open) -> None:
     calls = Calls()
     calls.failing = {"a"}
 
@@ -218,6 +218,34 @@ async def test_a_failed_item_of_an_errored_graph_is_resolved(opened: Open) -> No
 
         assert (await run.results())["each"] == [0, 7, 8]
         assert sorted(calls) == ["item 0", "item 1", "item 2", "item 2"]
+
+
+async def test_a_failed_item_of_a_node_that_collects_errors_cannot_be_resolved(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"item 1", "other"}
+    graph = app.graph("g")
+
+    @graph.node
+    async def source() -> list[int]:
+        return [0, 1]
+
+    @graph.node(map=source, map_errors="collect", retry=ONCE)
+    async def each(source: int) -> int:
+        calls.call(f"item {source}")
+        return source
+
+    @graph.node(after=[each], retry=ONCE)
+    async def other(each: list[Any]) -> int:
+        calls.call("other")
+        return len(each)
+
+    async with opened(app) as h:
+        run = await h.start(graph)
+        await h.run_until_idle()
+        with pytest.raises(StateError, match=r"failed steps: 'other'$"):
+            await run.resolve("each[1]", result=1)
+
+        assert (await run.describe()).run_number == 0
 
 
 async def test_a_step_that_is_neither_open_nor_failed_cannot_be_resolved(opened: Open) -> None:
@@ -395,7 +423,7 @@ async def test_an_error_for_a_node_of_an_open_graph_skips_the_nodes_after_it(ope
         assert "node 'single' failed: ResolvedError: never" in status.error.message
 
 
-async def test_a_paused_graph_goes_on_after_the_decision_only_when_it_is_resumed(opened: Open) -> None:
+async def test_a_paused_graph_continues_after_a_resolution_only_when_it_is_resumed(opened: Open) -> None:
     calls = Calls()
     calls.failing = {"single"}
 

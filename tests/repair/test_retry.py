@@ -1,4 +1,4 @@
-"""``run.retry``: an errored run continues from its history, and what failed is tried again."""
+"""``run.retry``: an errored run continues from its history, and failed steps are called again."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_errors_that_the_code_caught_stay_as_they_were(opened: Open) -> No
         assert calls == ["a", "b", "b"]
 
 
-async def test_the_step_behind_an_error_of_the_users_own_is_tried_again(opened: Open) -> None:
+async def test_the_failed_step_that_caused_an_error_of_the_workflow_is_called_again(opened: Open) -> None:
     app, calls = _app(), Calls()
     calls.failing = {"a", "b", "c"}
 
@@ -169,7 +169,7 @@ async def test_the_step_behind_an_error_of_the_users_own_is_tried_again(opened: 
         assert len(calls) == 5
 
 
-async def test_all_failures_of_a_task_group_are_tried_again(opened: Open) -> None:
+async def test_all_failed_steps_of_a_task_group_are_called_again(opened: Open) -> None:
     app, calls = _app(), Calls()
     calls.failing = {"a", "c"}
 
@@ -252,7 +252,7 @@ async def test_a_run_timeout_begins_again_and_undelivered_events_stay(opened: Op
         assert (await run.describe()).error.name == "RunTimeoutError"  # type: ignore[union-attr]
         calls.failing.clear()
         await run.retry()
-        await run_event_again(run)
+        await send_event_again(run)
         await h.run_until_idle()
 
         assert await run.result(timeout=5) == 7
@@ -260,8 +260,8 @@ async def test_a_run_timeout_begins_again_and_undelivered_events_stay(opened: Op
         assert (await run.history()).steps[0].attempts == 1
 
 
-async def run_event_again(run: Any) -> None:
-    """The id of the event is known across the retry, so the event is not delivered twice."""
+async def send_event_again(run: Any) -> None:
+    """Send an event with an id that was used before the retry, so that the event is not delivered."""
     await run.send_event("go", 8, id="one")
 
 
@@ -342,6 +342,41 @@ async def test_a_deleted_child_starts_again_when_its_parent_is_retried(opened: O
         assert calls == ["first", "work", "work"]
 
 
+async def test_a_run_is_retried_although_another_request_retries_its_child_meanwhile(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, calls = _app(), Calls()
+    calls.failing = {"work"}
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return await ctx.do("work", calls.call, "work", retry=ONCE)
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        return await ctx.run(child, id="c")
+
+    async with opened(app) as h:
+        run = await h.start(parent)
+        await h.run_until_idle()
+        calls.failing.clear()
+        repair, others = app._opened().client.repair, [await app.get(child, "c")]
+        recorded = repair._recorded
+
+        async def recorded_later(row: Any) -> Any:
+            found = await recorded(row)
+            if row.instance_id == "c" and others:
+                await others.pop().retry()
+            return found
+
+        monkeypatch.setattr(repair, "_recorded", recorded_later)
+        await run.retry()
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == "work ok"
+        assert calls == ["work", "work"]
+
+
 async def test_a_retried_run_can_cancel_the_child_that_its_failure_had_cancelled(opened: Open) -> None:
     app, calls = _app(), Calls()
     calls.failing = {"b"}
@@ -374,7 +409,7 @@ async def test_a_retried_run_can_cancel_the_child_that_its_failure_had_cancelled
         assert (described.run_number, described.status) == (1, "cancelled")
 
 
-async def test_a_linked_child_whose_end_was_recorded_before_the_link_goes_on_with_its_parent(opened: Open) -> None:
+async def test_a_linked_child_whose_end_was_recorded_before_the_link_continues_with_its_parent(opened: Open) -> None:
     app = _app()
 
     @app.workflow(name="partner")
@@ -452,7 +487,7 @@ async def test_a_retry_fails_again_while_the_cause_remains(opened: Open) -> None
         assert len(calls) == 6
 
 
-async def test_a_dead_step_of_a_chain_is_tried_again(opened: Open) -> None:
+async def test_a_dead_step_of_a_chain_is_called_again(opened: Open) -> None:
     app, calls, broken = _app(), [], [True]
     orders = app.chain("orders")
 
@@ -487,7 +522,7 @@ async def test_a_dead_step_of_a_chain_is_tried_again(opened: Open) -> None:
         assert [step.state for step in (await run.history()).steps] == ["DONE", "DONE", "DONE"]
 
 
-async def test_failed_nodes_and_items_of_a_graph_are_tried_again(opened: Open) -> None:
+async def test_failed_nodes_and_items_of_a_graph_are_called_again(opened: Open) -> None:
     app, calls = _app(), Calls()
     calls.failing = {"left", "item 1", "item 2"}
     etl = app.graph("etl")
@@ -644,7 +679,7 @@ async def test_a_child_cannot_be_started_with_retry_if_failed(opened: Open) -> N
 
 
 @pytest.mark.above_the_store
-async def test_the_retry_of_a_graph_that_timed_out_does_the_items_that_never_began(opened: Open) -> None:
+async def test_the_retry_of_a_graph_that_timed_out_calls_the_items_that_had_not_begun(opened: Open) -> None:
     app = _app()
     graph = app.graph("g")
 

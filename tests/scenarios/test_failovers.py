@@ -102,7 +102,7 @@ async def test_a_run_in_progress_continues_from_the_facts_that_are_left(
         assert gate.calls == ["first", "second", "third", "second", "third"]
 
 
-async def test_waiting_for_a_lost_run_raises_instance_not_found_and_the_worker_goes_on(
+async def test_waiting_for_a_lost_run_raises_instance_not_found_and_the_worker_continues(
     app: Holdfast, failover: Failover, gate: Gate
 ) -> None:
     @app.workflow

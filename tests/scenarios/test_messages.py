@@ -449,7 +449,7 @@ async def test_messages_work_the_same_with_each_persist_mode(app: Holdfast, h: H
 # --- between runs
 
 
-async def test_a_message_says_which_run_sent_it(app: Holdfast, h: Harness) -> None:
+async def test_a_message_names_the_run_that_sent_it(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def echo(ctx: Context) -> None:
         message = await ctx.inbox.receive()

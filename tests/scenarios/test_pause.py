@@ -9,7 +9,7 @@ import pytest
 
 from apps import MakeApp
 from driving import until_status
-from holdfast import Context, Handle, Holdfast, InstanceTerminalError, StepTx
+from holdfast import Context, Handle, Holdfast, InstanceTerminalError, Retry, StepTx
 from holdfast.testing import Harness
 
 
@@ -96,7 +96,7 @@ async def test_the_result_of_the_step_in_flight_is_kept_and_the_next_step_does_n
 
 
 @pytest.mark.kind_settings("the worker is notified of the pause at once")
-async def test_workflow_code_does_not_continue_once_its_worker_knows_of_the_pause(make_app: MakeApp) -> None:
+async def test_workflow_code_does_not_continue_once_its_worker_has_received_the_pause(make_app: MakeApp) -> None:
     app, gate, later = make_app(), Gate(), list[str]()
 
     @app.workflow
@@ -272,6 +272,110 @@ async def test_a_retry_due_while_paused_waits_for_the_resume(app: Holdfast, h: H
     await run.resume()
     await h.run_until_idle()
     assert await run.result(timeout=5) == "second"
+
+
+@pytest.mark.parametrize("waits_for", ["delay", "attempt", "tick", "debounce"])
+async def test_a_resumed_run_that_has_not_begun_waits_for_its_time(app: Holdfast, h: Harness, waits_for: str) -> None:
+    began: list[float] = []
+    retry = Retry(limit=1, delay="1 hour", backoff="constant") if waits_for == "attempt" else None
+    options: dict[str, dict[str, Any]] = {
+        "delay": {"delay": "1 hour"},
+        "tick": {"cron": "0 * * * *"},
+        "debounce": {"debounce": "1 hour"},
+    }
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        began.append((ctx.now() - beginning).total_seconds())
+        if retry is not None and ctx.info.attempt == 1:
+            raise OSError("first")
+
+    beginning = h.now()
+    run = await h.start(flow, retry=retry, **options.get(waits_for, {}))
+    await h.run_until_idle()
+    before = [*began]
+    await run.pause()
+    await h.advance("10 minutes")
+    await run.resume()
+    await h.run_until_idle()
+    assert (await _status(run), began) == ("waiting", before)
+
+    await h.advance("50 minutes")
+    assert began == [*before, 3600]
+
+
+async def test_a_run_whose_start_was_due_while_it_was_paused_begins_with_the_resume(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return "done"
+
+    run = await h.start(flow, delay="1 hour")
+    await run.pause()
+    await h.advance("2 hours")
+    assert await _status(run) == "paused"
+    await run.resume()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "done"
+
+
+async def test_a_delayed_run_that_was_cancelled_while_it_was_paused_ends_with_the_resume(
+    app: Holdfast, h: Harness
+) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None: ...
+
+    run = await h.start(flow, delay="1 hour")
+    await run.pause()
+    await run.cancel("not needed")
+    await run.resume()
+    await h.run_until_idle()
+    assert await _status(run) == "cancelled"
+
+
+async def test_a_resumed_graph_keeps_its_delay_and_those_of_its_attempts(app: Holdfast, h: Harness) -> None:
+    graph, began = app.graph("g"), list[float]()
+
+    @graph.node(retry=Retry(limit=1, delay="1 hour", backoff="constant"))
+    async def node() -> str:
+        began.append((h.now() - beginning).total_seconds())
+        if len(began) == 1:
+            raise OSError("first")
+        return "second"
+
+    beginning = h.now()
+    run = await h.start(graph, delay="1 hour")
+    for _ in range(2):  # waits for its start, then for its second attempt
+        await h.run_until_idle()
+        await run.pause()
+        await h.advance("10 minutes")
+        await run.resume()
+        await h.run_until_idle()
+        assert await _status(run) == "waiting" or began == [3600]
+        await h.advance("50 minutes")
+    assert began == [3600, 7200]
+    assert (await run.results())["node"] == "second"
+
+
+async def test_a_delay_that_begins_during_a_pause_counts_after_the_resume(make_app: MakeApp) -> None:
+    app, gate = make_app(), Gate()
+    graph, began = app.graph("g"), list[int]()
+
+    @graph.node(retry=Retry(limit=1, delay="1 hour"))
+    async def node() -> str:
+        began.append(1)
+        await gate()
+        raise OSError("first")
+
+    async with app:
+        run = await app.start(graph)
+        await gate.began.wait()
+        await run.pause()
+        gate.open.set()
+        while (await run.history()).steps[0].next_retry_at is None:
+            await asyncio.sleep(0.01)
+        await run.resume()
+        await asyncio.sleep(0.2)
+        assert began == [1]
 
 
 async def test_resuming_a_run_that_is_not_paused_does_nothing(app: Holdfast, h: Harness) -> None:

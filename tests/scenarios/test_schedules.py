@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,10 @@ from holdfast import (
     step_info,
 )
 from holdfast.errors import ScheduleExistsError, ScheduleNotFoundError
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.notify import Hub
 from holdfast.kernel.schedule_rules import take_up
+from holdfast.ports import SystemRandomness
 from holdfast.runner import schedules
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
@@ -60,7 +64,7 @@ async def outcomes(h: Harness, name: str = "s") -> list[tuple[str, str]]:
     return [(f"{run.scheduled_for:%d %H:%M}", run.outcome) for run in reversed(runs)]
 
 
-async def test_each_tick_starts_one_run_that_knows_its_tick_and_the_last_result(app: Holdfast, store_kind: str) -> None:
+async def test_each_tick_starts_one_run_that_gets_its_tick_and_the_last_result(app: Holdfast, store_kind: str) -> None:
     job = Job(app)
     app.schedule("s", job.workflow, cron="0 */6 * * *")
     async with harness(app, store_kind) as h:
@@ -475,6 +479,38 @@ async def test_a_schedule_that_cannot_be_taken_up_is_tried_again_and_does_not_st
         await h.advance("2 minutes")
 
         assert job.ticks == ["01 01:00", "01 01:00"]
+        assert (await h.app.schedules.get("bad")).note is None
+
+
+async def test_a_changed_start_or_end_is_checked_against_the_other_one(app: Holdfast) -> None:
+    job, start = Job(app), datetime(2030, 1, 1, 0, 0, 0, 1_000, tzinfo=UTC)
+    async with Harness(app) as h:
+        await h.app.schedules.create("s", job.workflow, every="1 hour", start=start, end=start + timedelta(days=2))
+        for wrong in ({"end": start - timedelta(1)}, {"start": start + timedelta(days=3)}):
+            with pytest.raises(InvalidOptionError, match="end must not be before start"):
+                await h.app.schedules.update("s", **wrong)
+        await h.app.schedules.update("s", jitter="1 second")
+        await h.app.schedules.update("s", end=None)
+
+        assert (await h.app.schedules.get("s")).spec.period == (start, None)
+
+
+async def test_a_worker_waits_only_for_the_runs_that_still_block_a_schedule() -> None:
+    """A run that another process ended is not reported in this process: without this, its wait would stay forever."""
+    hub = Hub()
+    ports: Any = SimpleNamespace(requests=None, now_ms=lambda: 0)
+    store: Any = None
+    loop = schedules.ScheduleLoop(store, Registry(lambda: None), hub, ports, SystemRandomness(), 1_000)
+
+    loop._wait_for_ends("s", [1, 2])
+    loop._wait_for_ends("s", [2, 3])
+    assert sorted(hub._waiting) == [2, 3]
+    hub.ended(3, None)
+    await asyncio.sleep(0)
+    assert loop._ended == {"s"}
+    loop._wait_for_ends("s", [])
+    assert not hub._waiting
+    assert not loop._waiting
 
 
 async def test_a_worker_takes_up_ticks_in_real_time(app: Holdfast) -> None:

@@ -59,7 +59,7 @@ from holdfast.workflow import repair as repair_rules
 from holdfast.workflow.attempt_tracker import AttemptTracker
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.saga import Saga
-from simulation import planted_payloads, planted_schedules, planted_streams
+from simulation import planted_bulk, planted_payloads, planted_schedules, planted_streams
 from simulation.programs.names import NEW, OLD
 
 _EARLY_MS = 150
@@ -405,10 +405,10 @@ def _drop_last_result(original: Any) -> Any:
 
 
 def _without_failed_children(original: Any) -> Any:
-    async def revive(repair: Any, pids: Sequence[str], reason: str | None) -> Any:
+    async def repair_children(repair: Any, pids: Sequence[str], reason: str | None) -> Any:
         return await original(repair, pids[1:], reason)
 
-    return revive
+    return repair_children
 
 
 def _statement(name: str, sql: str) -> Callable[[dict[str, str]], dict[str, str]]:
@@ -540,7 +540,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "pin_not_set_by_start": [_Patch(create, "_task_row", _task_without_pin)],
     "attempts_kept_by_retry": [_Patch(repair_rules, "_survives", _keep_all_facts)],
     "results_lost_by_retry": [_Patch(repair_rules, "_survives", _drop_last_result)],
-    "children_not_revived": [_Patch(Repair, "_revive_children", _without_failed_children)],
+    "children_not_repaired": [_Patch(Repair, "_repair_children", _without_failed_children)],
     "events_not_moved_by_retry": [_Patch(repair_sql, "_SQL", _statement("move_undelivered", "SELECT ?1, ?2"))],
     "events_not_copied": [_Patch(repair_sql, "_SQL", _statement("copy_events", "SELECT ?1, ?2, ?3"))],
     "watches_not_set_by_retry": [_Patch(repair_sql, "_watch", _no_op)],
@@ -562,7 +562,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "ended_waits_open_for_check": [_Patch(differences, "_open_waits", _all_waits)],
 } | {
     bug: [_Patch(*patch) for patch in patches]
-    for bug, patches in (planted_schedules.BUGS | planted_streams.BUGS | planted_payloads.BUGS).items()
+    for bug, patches in (
+        planted_bulk.BUGS | planted_payloads.BUGS | planted_schedules.BUGS | planted_streams.BUGS
+    ).items()
 }
 
 

@@ -34,21 +34,21 @@ def _start_after_change(_original: Any) -> Any:
 
 
 def _settle_as_allowed(original: Any) -> Any:
-    def settle(look: Any, tick: Any) -> None:
+    def settle(taking: Any, tick: Any) -> None:
         overlap, tick.overlap = tick.overlap, Overlap.ALLOW.value
-        original(look, tick)
+        original(taking, tick)
         tick.overlap = overlap
 
     return settle
 
 
 def _first_of_all(_original: Any) -> Any:
-    return lambda look: None if look._row.next_tick is None else from_ms(look._row.next_tick)
+    return lambda taking: None if taking._row.next_tick is None else from_ms(taking._row.next_tick)
 
 
 BUGS: dict[str, Patches] = {
     "schedule_changed_at_any_revision": [(schedules, "_SQL", _update_any_revision)],
     "tick_lost_by_crash": [(ScheduleLoop, "_write", _start_after_change)],
-    "overlap_ignored": [(schedule_rules._Look, "_settle", _settle_as_allowed)],
-    "catch_up_too_wide": [(schedule_rules._Look, "_first", _first_of_all)],
+    "overlap_ignored": [(schedule_rules._TakeUp, "_settle", _settle_as_allowed)],
+    "catch_up_too_wide": [(schedule_rules._TakeUp, "_first", _first_of_all)],
 }

@@ -54,12 +54,12 @@ def test_a_late_result_is_added_to_a_terminated_run_only(status: str, after: lis
     assert len(added_late([], [] if after else [ROW], status)) == 1
 
 
-def test_a_late_result_replaces_nothing() -> None:
+def test_a_late_result_replaces_no_recorded_result() -> None:
     assert added_late([ROW], [ROW], "terminated") == []
     assert len(added_late([(*ROW[:4], b"2", 5, 1)], [ROW], "terminated")) == 1
 
 
-def test_a_run_that_ends_has_the_results_that_its_code_saw() -> None:
+def test_a_run_that_ends_has_the_results_that_its_code_received() -> None:
     rows = Rows()
     watch = ResultWatch(rows)
     watch.result_seen(TASK, "u1", 1)
@@ -70,7 +70,7 @@ def test_a_run_that_ends_has_the_results_that_its_code_saw() -> None:
     assert [*watch.after(*call, {})] == []
 
 
-def test_a_terminated_run_has_the_results_that_its_code_saw_if_its_worker_lives() -> None:
+def test_a_terminated_run_has_the_results_that_its_code_received_if_its_worker_is_alive() -> None:
     rows = Rows("terminated")
     watch = ResultWatch(rows)
     watch.result_seen(TASK, "u1", 1)

@@ -9,6 +9,8 @@ import pytest
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     AffectedRuns,
+    Audit,
+    AuditQuery,
     CancelRun,
     ControlRequest,
     ControlResult,
@@ -377,6 +379,21 @@ async def test_a_restart_of_one_run_changes_nothing_if_another_run_is_the_curren
 
     assert [(run.number, run.status) for run in runs] == [(1, Status.ACTIVE)] * 3
     assert (await world.find("a")).run == runs[0].run
+    again = await world.store.control(RestartRun(FLOW, "a", run=first.run), Audit("restart"))
+    assert again.refused
+    assert [row.outcome for row in await world.store.read(AuditQuery("flow/a"))] == ["refused"]
+
+
+async def test_a_restart_of_a_line_restarts_the_run_that_continues_it_and_no_other_run(world: World) -> None:
+    first = await world.start_claimed("a")
+    second = await world.continue_run(first, continues=True)
+
+    results = [await world.store.control(RestartRun(FLOW, "a", line=first.run)) for _ in range(2)]
+
+    assert [(one.run.number, one.refused) for one in results if one.run is not None] == [(2, False), (2, True)]
+    assert (await world.find("a", 1)).run == second.run
+    unknown = await world.store.control(RestartRun(FLOW, "a", line=10**9))
+    assert (unknown.run, unknown.refused) == (await world.find("a"), True)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from holdfast.store.protocol import NewRun
 from store.world import FLOW, LEASE, World
 
 
-async def test_a_new_run_has_what_it_was_created_with(world: World) -> None:
+async def test_a_new_run_has_the_values_of_its_request(world: World) -> None:
     made = await world.create("a", params=b"[1]", kind="chain", queue="slow", priority=3, seed=-(2**63))
 
     now = world.now()

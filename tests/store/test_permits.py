@@ -11,6 +11,8 @@ from holdfast.store.protocol import (
     DeclareLimits,
     Finish,
     LimitKey,
+    LimitKeysQuery,
+    LimitKeyUse,
     LimitValues,
     NewUnit,
     Pace,
@@ -26,7 +28,7 @@ from holdfast.store.protocol import (
 )
 from holdfast.store.sqlite import SqliteStore
 from store.sqlite.internals import on_writer
-from store.world import LEASE, World, waiting
+from store.world import LEASE, Database, FakeClock, World, waiting
 
 HELD, WAITING, LOST = PermitResult.HELD, PermitResult.WAITING, PermitResult.LOST
 BANK = LimitKey("bank")
@@ -67,7 +69,7 @@ async def desk(world: World, **limits: LimitValues) -> Desk:
     return await Desk(world, **(limits or {"bank": LimitValues(concurrency=1)})).declare()
 
 
-async def test_a_limit_holds_back_what_is_over_it_until_a_permit_is_returned(world: World) -> None:
+async def test_a_request_above_a_limit_waits_until_a_permit_is_returned(world: World) -> None:
     limited = await desk(world)
     first, second = await world.start_claimed("a"), await world.start_claimed("b")
 
@@ -374,6 +376,135 @@ async def test_weights_set_the_shares_of_keys(world: World) -> None:
     assert 8 <= served.count("big") <= 10
 
 
+async def _grant_together(
+    world: World, holders: int, queued: list[tuple[str, int]], **limits: LimitValues
+) -> list[str]:
+    """Steps that are granted when ``holders`` permits are returned at once; ``queued``: key and priority of each."""
+    limited = await desk(world, bank=LimitValues(concurrency=holders), **limits)
+    task = await world.start_claimed("r")
+    held = [PermitRequest(task, f"held{n}", 1, [BANK]) for n in range(holders)]
+    requests = [
+        PermitRequest(task, f"{key}{n}", 1, [BANK, LimitKey("tenants", key)], priority)
+        for n, (key, priority) in enumerate(queued)
+    ]
+    first = await world.store.exchange_permits(PermitExchange(task.owner, requests=[*held, *requests]))
+    assert first.results == [HELD] * holders + [WAITING] * len(queued)
+    returns = [PermitReturn(task, one.step, 1) for one in held]
+    reply = await world.store.exchange_permits(PermitExchange(task.owner, returns))
+    assert await limited.used() == len(reply.granted)
+    return sorted(permit.step for permit in reply.granted)
+
+
+async def test_permits_that_are_granted_together_follow_the_weights_of_their_keys(world: World) -> None:
+    queued = [("big" if n % 2 else "small", 0) for n in range(40)]
+
+    tenants = LimitValues(fair=True, weights={"big": 3.0})
+    granted = await _grant_together(world, 12, queued, tenants=tenants)
+
+    assert 8 <= sum(step.startswith("big") for step in granted) <= 10
+    assert len(granted) == 12
+
+
+async def test_a_key_with_a_high_weight_is_granted_many_permits_before_the_second_ones_of_other_keys(
+    world: World,
+) -> None:
+    queued = [(f"k{n % 30}-", 0) for n in range(60)] + [("big", 0)] * 60
+
+    tenants = LimitValues(fair=True, weights={"big": 100.0})
+    granted = await _grant_together(world, 40, queued, tenants=tenants)
+
+    assert sum(step.startswith("big") for step in granted) == 10
+    assert len({step.split("-")[0] for step in granted if step.startswith("k")}) == 30
+
+
+async def test_groups_that_share_a_fair_key_get_together_what_another_key_gets(world: World) -> None:
+    limited = await desk(
+        world, bank=LimitValues(concurrency=2), tenants=LimitValues(fair=True), post=LimitValues(concurrency=5)
+    )
+    task = await world.start_claimed("a")
+    one, other = LimitKey("tenants", "one"), LimitKey("tenants", "other")
+    assert [await limited.ask(task, step) for step in ("held0", "held1")] == [HELD, HELD]
+    await limited.ask(task, "one", BANK, one)
+    await limited.ask(task, "one with post", BANK, one, LimitKey("post"))
+    await limited.ask(task, "other", BANK, other)
+
+    returns = [PermitReturn(task, step, 1) for step in ("held0", "held1")]
+    reply = await world.store.exchange_permits(PermitExchange("w1", returns))
+
+    assert sorted(permit.step for permit in reply.granted) == ["one", "other"]
+
+
+async def test_a_permit_whose_key_is_free_again_queues_behind_earlier_ones_of_the_shared_limit(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=1), tenants=LimitValues(concurrency=1))
+    task = await world.start_claimed("a")
+    acme, other = LimitKey("tenants", "acme"), LimitKey("tenants", "other")
+    assert await limited.ask(task, "held", BANK, acme) is HELD
+    await limited.ask(task, "first", BANK, other)
+    await limited.ask(task, "second", BANK, acme)
+
+    reply = await limited.give_back(task, "held")
+
+    assert [permit.step for permit in reply.granted] == ["first"]
+
+
+async def test_a_grant_to_a_worker_of_another_process_is_a_change_for_that_process(
+    database: Database, clock: FakeClock
+) -> None:
+    own, others = database(), database()
+    await own.open()
+    await others.open()
+    limited = await desk(World(own, clock))
+    first, second = await limited.world.start_claimed("a"), await limited.world.start_claimed("b", owner="w2")
+    assert await limited.ask(first) is HELD
+    request = PermitRequest(second, "s", 1, [BANK])
+    assert (await others.exchange_permits(PermitExchange("w2", requests=[request]))).results == [WAITING]
+    seen, before = await others.wait_for_change(None), -1
+    while seen != before:  # until no earlier change is left
+        before, seen = seen, await others.wait_for_change(seen)
+
+    await limited.give_back(first)
+
+    assert await others.wait_for_change(seen) != seen
+    assert [permit.step for permit in (await others.exchange_permits(PermitExchange("w2"))).granted] == ["s"]
+    await own.close()
+    await others.close()
+
+
+async def test_groups_without_a_fair_limit_are_granted_together_in_the_order_of_their_requests(world: World) -> None:
+    priorities = [5, 5, 1, 5, 9, 1, 5, 5]
+    queued = [("abc"[n % 3], priority) for n, priority in enumerate(priorities)]
+
+    granted = await _grant_together(world, 4, queued, tenants=LimitValues())
+
+    assert granted == sorted(["c2", "c5", "a0", "b1"])
+
+
+async def test_permits_that_are_granted_together_take_no_key_above_its_limit(world: World) -> None:
+    queued = [("abc"[n % 3], 0) for n in range(12)]
+
+    granted = await _grant_together(world, 9, queued, tenants=LimitValues(concurrency=2))
+
+    assert granted == sorted(["a0", "b1", "c2", "a3", "b4", "c5"])
+
+
+async def test_tasks_that_have_to_wait_are_released_together_and_due_with_their_permits(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=2))
+    tasks = [await world.start_claimed(name) for name in "abcdef"]
+    requests = [PermitRequest(task, "", 0, [BANK], park=True) for task in tasks]
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    assert reply.results == [HELD] * 2 + [WAITING] * 4
+    assert await world.claimed_ids() == []
+
+    reply = await world.store.exchange_permits(PermitExchange("w1", [PermitReturn(task, "", 0) for task in tasks[:2]]))
+
+    assert (reply.due, reply.granted) == (True, [])
+    claims = (await world.claim("w2")).claims
+    assert [claim.run.instance_id for claim in claims] == ["c", "d"]
+    again = [PermitRequest(claim.task, "", 0, [BANK], park=True) for claim in claims]
+    assert (await world.store.exchange_permits(PermitExchange("w2", requests=again))).results == [HELD] * 2
+    assert await limited.used() == 2
+
+
 async def test_a_full_key_does_not_hold_back_other_keys_under_a_shared_limit(world: World) -> None:
     limited = await desk(world, bank=LimitValues(concurrency=2), tenants=LimitValues(concurrency=1, fair=True))
     tasks = [await world.start_claimed(name) for name in "abcd"]
@@ -592,3 +723,31 @@ async def test_a_node_that_was_claimed_before_the_pause_requests_its_permit_afte
     assert await limited.used() == 0
     await world.resume("g")
     assert 2 in await world.claimed_units()
+
+
+async def test_the_use_of_a_limit_by_key_counts_permits_in_use_and_waiting(world: World) -> None:
+    desk_ = await desk(world, tenants=LimitValues(concurrency=1))
+    for key, count in (("acme", 3), ("globex", 1), ("initech", 2)):
+        for n in range(count):
+            task = await world.start_claimed(f"{key}-{n}")
+            await desk_.ask(task, "s", LimitKey("tenants", key))
+
+    found = await world.store.read(LimitKeysQuery("tenants", 2))
+
+    assert found == (3, [LimitKeyUse("acme", 1, 2), LimitKeyUse("initech", 1, 1)])
+    assert await world.store.read(LimitKeysQuery("none", 2)) == (0, [])
+
+
+async def test_a_limit_counts_the_tokens_of_its_rate_until_they_come_back(world: World) -> None:
+    desk_ = await desk(world, bank=LimitValues(rate=Pace(10, 1000, 5)))
+    tasks = [await world.start_claimed(f"r{n}") for n in range(7)]
+    for task in tasks:
+        await desk_.ask(task)
+
+    [full] = await world.store.limits(ReadLimits("bank"))
+    world.clock.advance(350)
+    [later] = await world.store.limits(ReadLimits("bank"))
+    world.clock.advance(10_000)
+    [unused] = await world.store.limits(ReadLimits("bank"))
+
+    assert (full.tokens, later.tokens, unused.tokens) == (5, 2, 0)

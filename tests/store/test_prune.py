@@ -194,7 +194,7 @@ async def test_the_rows_of_a_large_run_are_deleted_in_several_transactions(world
     assert LARGE_RUN < 2_500
 
 
-async def test_a_request_examines_at_most_its_limit_and_says_where_to_continue(world: World) -> None:
+async def test_a_request_examines_at_most_its_limit_and_returns_the_next_position(world: World) -> None:
     for name in "abcde":
         await ended(world, name)
     world.clock.advance(DAY)

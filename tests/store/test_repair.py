@@ -123,6 +123,17 @@ async def test_an_ended_instance_is_deleted_with_all_its_runs(world: World) -> N
     assert (await world.start("a")).number == 0
 
 
+async def test_a_deletion_that_names_another_run_than_the_current_one_is_refused(world: World) -> None:
+    first = await world.start("a")
+    await world.terminate("a")
+    second = await world.restart("a")
+    await world.terminate("a")
+
+    assert (await world.store.control(DeleteInstance(FLOW, "a", first.run))).refused
+    assert not (await world.store.control(DeleteInstance(FLOW, "a", second.run))).refused
+    assert not await world.store.read(RunByName(FLOW, "a"))
+
+
 async def test_audit_records_are_read_page_by_page_and_only_of_runs_that_exist(world: World) -> None:
     await world.start("a")
     for n in range(3):
@@ -149,3 +160,12 @@ async def test_one_process_works_on_a_stored_bulk_job_at_a_time(world: World) ->
     assert ended.ended_at is not None
     world.clock.advance(10**6)
     assert await world.store.bulk(TakeBulkJobs("p3", 1000)) == []
+
+
+async def test_a_process_does_not_take_the_stored_bulk_jobs_on_which_it_works(world: World) -> None:
+    for name in ("j", "k"):
+        await world.store.bulk(NewBulkJob(name, b"{}", 9, b"{}"))
+
+    taken = await world.store.bulk(TakeBulkJobs("p1", 1000, working=["j", "other"]))
+
+    assert [job.id for job in taken] == ["k"]

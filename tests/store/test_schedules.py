@@ -52,6 +52,24 @@ async def test_a_schedule_is_read_as_it_was_written(world: World) -> None:
     assert await get(world) == row(revision=1, created_at=now, updated_at=now, ticks=[])
 
 
+async def test_of_concurrent_creations_one_is_applied_and_audited(world: World) -> None:
+    audit = Audit("create", "ann")
+
+    for n in range(5):
+        name = f"nightly-{n}"
+        calls = [
+            world.store.change_schedules([
+                ScheduleChange(name, 0, row(name), [tick(1, id=f"{n}-{k}")], [NewRun(FLOW, f"{n}-{k}")], audit)
+            ])
+            for k in range(6)
+        ]  # fmt: skip
+        replies = [done for [done] in await asyncio.gather(*calls)]
+
+        assert [done.applied for done in replies].count(True) == 1
+        assert sum(len(done.created) for done in replies) == 1
+        assert len(await world.store.read(AuditQuery(f"schedule {name}", None, 10))) == 1
+
+
 async def test_a_schedule_that_exists_is_not_created_again(world: World) -> None:
     await put(world, row())
 

@@ -210,7 +210,7 @@ async def test_an_open_singleton_stands_for_a_skipped_start(world: World) -> Non
     assert third.result is DONE
 
 
-async def test_a_waiting_singleton_is_replaced_and_the_executed_one_goes_on(world: World) -> None:
+async def test_a_waiting_singleton_is_replaced_and_the_executed_one_continues(world: World) -> None:
     first = await _single(world)
     claim = await world.claim_one()
     second = await _single(world, OnSingleton.REPLACE_WAITING)

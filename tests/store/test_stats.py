@@ -18,7 +18,7 @@ from holdfast.store.protocol import (
     Tally,
     WorkerProfile,
 )
-from holdfast.store.protocol.stats import TALLY_MARGIN_MS
+from holdfast.store.protocol.stats import EXACT_MINUTES, MAX_MINUTES, TALLY_MARGIN_MS
 from holdfast.store.sqlite import SqliteStore
 from store.sqlite.internals import on_writer
 from store.world import FLOW, LEASE, World, result, unit
@@ -176,6 +176,53 @@ async def test_throughput_is_counted_for_the_last_minute_and_hour(world: World) 
     assert found.runs == [RunCount(FLOW, "complete", 3)]
 
 
+async def minutes(world: World) -> list[tuple[str, int, int]]:
+    """Counts by what they count and minutes before now; the counts of one minute added up."""
+    found: dict[tuple[str, int], int] = {}
+    for count in (await stats(world, StatsQuery(minutes=MAX_MINUTES))).minutes:
+        key = (count.what, world.now() // 60_000 - count.minute)
+        found[key] = found.get(key, 0) + count.count
+    return sorted((what, age, count) for (what, age), count in found.items())
+
+
+async def test_starts_and_ends_are_counted_by_minute_before_and_after_the_watermark(world: World) -> None:
+    await ended(world, "a")
+    await world.start("open")
+    expected = [("complete", 0, 1), ("started", 0, 2)]
+    assert await minutes(world) == expected
+
+    await count_all(world)
+    await ended(world, "b", Status.ERRORED)
+
+    age = (TALLY_MARGIN_MS + 60_000) // 60_000
+    assert [entry for entry in await minutes(world) if entry[1] == 0] == [("errored", 0, 1), ("started", 0, 1)]
+    assert sum(count for what, _, count in await minutes(world) if what == "started") == 3
+    assert {entry[1] for entry in await minutes(world)} <= {0, age, age + 1}
+    assert (await stats(world)).ended_last_hour == 2
+
+
+async def test_counts_by_minute_are_added_up_by_hour_after_a_day_and_deleted_after_a_week(world: World) -> None:
+    for n in range(3):
+        await ended(world, f"r{n}")
+        await count_all(world)
+        world.clock.advance(5 * 60_000)
+    world.clock.advance(HOUR)
+    await ended(world, "later")
+    await count_all(world)
+    world.clock.advance((EXACT_MINUTES + 60) * 60_000)
+    await count_all(world)
+
+    found = (await stats(world, StatsQuery(minutes=MAX_MINUTES))).minutes
+    assert {count.minute % 60 for count in found} == {0}
+    assert sum(count.count for count in found if count.what == "complete") == 4
+    assert sum(count.count for count in found if count.what == "started") == 4
+
+    world.clock.advance(MAX_MINUTES * 60_000)
+    await count_all(world)
+    assert (await stats(world, StatsQuery(minutes=MAX_MINUTES))).minutes == []
+    assert await counted(world) == [RunCount(FLOW, "complete", 4)]
+
+
 async def test_queues_have_their_due_and_running_tasks(world: World) -> None:
     began = world.now()
     await world.start("a")
@@ -253,7 +300,7 @@ async def execute(world: World, sql: str) -> None:
         await on_writer(store, lambda connection: connection.execute(sql).fetchall())
 
 
-async def test_deleted_runs_and_runs_that_go_on_leave_the_tallies(world: World) -> None:
+async def test_deleted_and_continued_runs_leave_the_tallies(world: World) -> None:
     for n in range(5):
         await ended(world, f"r{n}", Status.ERRORED)
     await count_all(world)

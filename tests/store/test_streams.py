@@ -227,7 +227,7 @@ async def test_a_page_begins_with_the_chunk_of_the_next_offset(world: World) -> 
     assert await stored(world, task.run, 8) == []
 
 
-async def test_a_page_says_whether_the_run_has_ended(world: World) -> None:
+async def test_a_page_states_whether_the_run_has_ended(world: World) -> None:
     task = await world.start_claimed("a")
     open_page = await world.store.read(StreamQuery(task.run, "out"))
 

@@ -155,7 +155,7 @@ class World:
     async def start_waiting(self, id: str = "a", *topics: str, run_at: int | None = None) -> RunRecord:
         """Create a run that waits for events of these types, or for a time."""
         task = await self.start_claimed(id)
-        await self.commit(task, then=waiting(*topics, run_at=run_at))
+        await self.commit(task, started_at=self.now(), then=waiting(*topics, run_at=run_at))
         return await self.find(id)
 
     async def commit(self, task: TaskRef, **options: Any) -> Committed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +26,11 @@ from holdfast import (
     WorkflowCodeError,
     step_info,
 )
-from holdfast.errors import StreamRateError
+from holdfast.errors import StreamFullError, StreamRateError
+from holdfast.kernel.streams import AttemptStream, Stream
 from holdfast.runner.turn_writer import TurnWriter
-from holdfast.store.protocol import Commit, Committed, FactState
+from holdfast.store.protocol import Commit, Committed, FactState, TaskRef
+from holdfast.store.protocol.streams import StreamWritten, WriteVerdict
 from streams.conftest import Open
 
 TWICE = Retry(limit=1, delay="1 second", backoff="constant")
@@ -239,7 +242,7 @@ async def test_a_closed_stream_ends_its_readers_and_refuses_writes(app: Holdfast
         assert await read(run, attempts="all") == [1]
 
 
-async def test_leaving_the_context_of_a_stream_closes_nothing(app: Holdfast, opened: Open) -> None:
+async def test_leaving_the_context_of_a_stream_does_not_close_it(app: Holdfast, opened: Open) -> None:
     @app.workflow
     async def work(ctx: Context) -> None:
         for n in range(2):
@@ -327,7 +330,7 @@ async def test_chains_and_graphs_write_to_streams(app: Holdfast, opened: Open) -
         assert await read(net) == ["left2", "right"]
 
 
-async def test_a_paused_run_keeps_what_its_steps_wrote_and_continues(app: Holdfast) -> None:
+async def test_a_paused_run_keeps_the_items_of_its_steps_and_continues(app: Holdfast) -> None:
     app = Holdfast("sqlite://")
     wrote, finish = asyncio.Event(), asyncio.Event()
 
@@ -417,7 +420,7 @@ async def test_limits_of_streams_are_reported_by_the_write(opened: Open) -> None
         assert await read(run, attempts="all") == ["a"] * 3
 
 
-async def test_a_writer_that_exceeds_the_rate_gets_an_error_and_may_go_on_a_second_later(opened: Open) -> None:
+async def test_a_writer_that_exceeds_the_rate_gets_an_error_and_may_continue_a_second_later(opened: Open) -> None:
     app = Holdfast("sqlite://", limits=Limits(stream_rate=3))
 
     @app.step(retry=Retry(limit=0), raises=(StreamRateError,))
@@ -547,3 +550,21 @@ async def test_streams_survive_a_crash_after_every_commit(app: Holdfast) -> None
 
     async with Harness(app, seed=7) as h:
         assert await h.crash_everywhere(work, None) == [2, 3]
+
+
+async def test_items_whose_write_has_no_reply_yet_count_for_the_limits() -> None:
+    items = AttemptStream("work/a", TaskRef(1, 0, "w", 1), "tokens", "fill", 1)
+    port: Any = SimpleNamespace(
+        limits=Limits(stream_items=3), now_ms=lambda: 0, sink=SimpleNamespace(put=lambda items: None)
+    )
+    stream = Stream(items, port, None)
+    stream.write("a")
+    stream.write("b")
+    write = items.take()
+    stream.write("c")
+
+    with pytest.raises(StreamFullError):
+        stream.write("d")
+    items.written(write, StreamWritten(WriteVerdict.WRITTEN, 2, 10))
+    with pytest.raises(StreamFullError):
+        stream.write("d")

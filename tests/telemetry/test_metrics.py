@@ -64,7 +64,7 @@ def shop(app: Holdfast) -> None:
         return 1
 
 
-async def test_runs_and_steps_are_counted_by_what_was_written(app: Holdfast, h: Harness) -> None:
+async def test_runs_and_steps_are_counted_when_they_are_written(app: Holdfast, h: Harness) -> None:
     shop(app)
     await h.start("order", queue="default")
     await h.start("flow")

@@ -221,7 +221,7 @@ def test_the_harness_works_with_anyio(project: Project) -> None:
     assert "4 passed" in output
 
 
-def test_a_test_without_a_configured_app_is_told_how_to_name_one(project: Project) -> None:
+def test_a_test_without_a_configured_app_fails_with_the_option_that_names_one(project: Project) -> None:
     project.write("pyproject.toml", '[tool.pytest.ini_options]\nasyncio_mode = "auto"\n')
     project.write("test_shop.py", "async def test_it(harness):\n    pass\n")
 

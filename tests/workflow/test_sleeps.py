@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -169,3 +170,22 @@ async def test_sleeps_end_on_time_in_a_real_app(make_app: MakeApp) -> None:
         runs = [await app.start(flow) for _ in range(20)]
         for run in runs:
             assert 0.03 <= await run.result(timeout=5) < 1
+
+
+@pytest.mark.parametrize("seconds", [sys.maxsize, 10**12, float("inf")])
+async def test_a_sleep_that_is_longer_than_any_date_never_ends(app: Holdfast, h: Harness, seconds: float) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        forever = asyncio.create_task(asyncio.sleep(seconds))
+        async with asyncio.timeout(seconds):
+            answer = await ctx.listen("answer").receive()
+        return [answer, forever.done()]
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    await h.restart()
+    assert "waiting for message 'answer'" in (await run.describe()).why
+    await run.send_event("answer", 1)
+    await h.run_until_idle()
+
+    assert await run.result(timeout=5) == [1, False]

@@ -203,3 +203,68 @@ async def test_an_error_in_a_parallel_branch_is_caught_as_in_any_asyncio_code(
 
     warm, cold = await warm_and_cold(h, flow)
     assert warm == cold == ["broken branch"]
+
+
+class ForgetfulError(WorkflowError):
+    def __init__(self) -> None:
+        pass  # the attributes of the base class are missing
+
+
+class BadArgumentsError(Exception):
+    args = property(lambda self: 1 / 0)
+
+
+@pytest.mark.parametrize("where", ["step", "code", "chain", "node"])
+@pytest.mark.parametrize("error", [ForgetfulError, BadArgumentsError])
+async def test_an_exception_whose_attributes_cannot_be_read_fails_its_step(
+    app: Holdfast, h: Harness, error: type[Exception], where: str
+) -> None:
+    chain, graph = app.chain("chain"), app.graph("graph")
+
+    @app.step(retry=Retry(limit=0))
+    async def step() -> None:
+        raise error
+
+    @chain.step("STEP", max_attempts=1)
+    async def handler(task: Any) -> None:
+        raise error
+
+    @graph.node(retry=Retry(limit=0))
+    async def node() -> None:
+        raise error
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        if where == "step":
+            await step()
+        raise error
+
+    run = await h.start({"chain": chain, "node": graph}.get(where, flow))
+    await h.run_until_idle()
+
+    assert error.__name__ in (await run.describe()).why
+    assert (await run.status()).status == "errored"
+
+
+async def test_a_pair_of_surrogates_in_a_message_becomes_the_character_that_it_encodes(
+    app: Holdfast, h: Harness
+) -> None:
+    @app.step(retry=Retry(limit=0))
+    async def step() -> None:
+        raise ValueError("\ud83d\ude00 \ud83d")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            await step()
+        except ValueError as error:
+            await ctx.sleep("a while", "1 minute")
+            return str(error)
+        return "no error"
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    await h.restart()
+    await h.advance("1 minute")
+
+    assert await run.result(timeout=5) == "\U0001f600 \ud83d"

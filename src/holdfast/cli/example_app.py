@@ -117,8 +117,8 @@ async def seed(url: str, runs: int = RUNS, progress: Callable[[int], None] | Non
     app = make_app(url)
     async with app.connect():
         await _control_some(app, names)
-        for n in range(12):
-            tenant = ("acme", "globex", "initech")[n % 3]
+        for n in range(20):
+            tenant = ("acme", "globex", "acme", "initech", "acme")[n % 5]
             await app.start("settlement", Payments(tenant), id=f"{tenant}-{n}")
         await app.start("order", Order("o-1"), id="o-1")
         return sum(sum(counts.values()) for counts in (await app.stats()).runs.values())

@@ -52,7 +52,7 @@ queues.callback()(_list)
 @queues.command()
 @remote_command
 def pause(remote: Remote, queue: QueueName, reason: Reason = None) -> None:
-    """Let no worker claim from a queue. Runs and nodes that workers execute continue until they suspend or end.
+    """Pause a queue: no worker claims from it. Runs and nodes that workers execute continue until they suspend or end.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def pause(remote: Remote, queue: QueueName, reason: Reason = None) -> None:
 @queues.command()
 @remote_command
 def resume(remote: Remote, queue: QueueName, reason: Reason = None) -> None:
-    """Let workers claim from a queue again.
+    """Resume a queue: workers claim from it again.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def drain(
     remote: Remote,
     queue: QueueName,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="DURATION", parser=read_seconds, help="How long to wait at most.")
+        float, typer.Option("--wait", metavar="DURATION", parser=read_seconds, help="Maximum time to wait.")
     ] = 600.0,
     reason: Reason = None,
 ) -> None:
@@ -159,12 +159,15 @@ def set_limit(
     remote: Remote,
     limit: LimitName,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", min=0, help="How many may be in progress at once.")
+        int | None, typer.Option("--concurrency", metavar="N", min=0, help="Maximum number in progress at once.")
     ] = None,
     rate: Annotated[
-        str | None, typer.Option("--rate", metavar="N/DURATION", help="How many may start: '10/1 second', 600/1m.")
+        str | None,
+        typer.Option("--rate", metavar="N/DURATION", help="Maximum number of starts per time: '10/1 second', 600/1m."),
     ] = None,
-    burst: Annotated[int | None, typer.Option("--burst", metavar="N", min=1, help="How many of them at once.")] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", metavar="N", min=1, help="Maximum number of starts at once.")
+    ] = None,
     no_concurrency: Annotated[bool, typer.Option("--no-concurrency", help="Remove the maximum in progress.")] = False,
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the rate.")] = False,
     weight: Annotated[
@@ -172,7 +175,7 @@ def set_limit(
         typer.Option("--weight", metavar="KEY=N", help="Replace the weights of fair keys; repeatable."),
     ] = None,
     fair: Annotated[
-        bool | None, typer.Option("--fair/--no-fair", help="Keys share the limits that they have in common in turn.")
+        bool | None, typer.Option("--fair/--no-fair", help="Serve the keys that wait at a shared limit in turn.")
     ] = None,
     reason: Reason = None,
 ) -> None:

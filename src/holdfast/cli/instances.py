@@ -106,31 +106,42 @@ WithAttributes = Annotated[
     ),
 ]
 EndedBy = Annotated[str | None, typer.Option("--error", metavar="NAME", help="Only instances that this error ended.")]
-IdPrefix = Annotated[str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only instances whose id begins so.")]
+IdPrefix = Annotated[
+    str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only instances whose id begins with this text.")
+]
 Since = Annotated[
     float | None,
     typer.Option(
         "--since",
         metavar="DURATION",
         parser=read_seconds,
-        help="Only instances that were created, or with --error or the status of an ended run ended, within this time.",
+        help="Only instances that were created within this time; with --error or the status of an ended run, only "
+        "those that ended within it.",
     ),
 ]
 CreatedAfter = Annotated[
     str | None,
-    typer.Option("--created-after", metavar="WHEN", parser=read_instant, help="Only instances created then or later."),
+    typer.Option(
+        "--created-after", metavar="WHEN", parser=read_instant, help="Only instances created at this time or later."
+    ),
 ]
 CreatedBefore = Annotated[
     str | None,
-    typer.Option("--created-before", metavar="WHEN", parser=read_instant, help="Only instances created before."),
+    typer.Option(
+        "--created-before", metavar="WHEN", parser=read_instant, help="Only instances created before this time."
+    ),
 ]
 EndedAfter = Annotated[
     str | None,
-    typer.Option("--ended-after", metavar="WHEN", parser=read_instant, help="Only instances that ended then or later."),
+    typer.Option(
+        "--ended-after", metavar="WHEN", parser=read_instant, help="Only instances that ended at this time or later."
+    ),
 ]
 EndedBefore = Annotated[
     str | None,
-    typer.Option("--ended-before", metavar="WHEN", parser=read_instant, help="Only instances that ended before."),
+    typer.Option(
+        "--ended-before", metavar="WHEN", parser=read_instant, help="Only instances that ended before this time."
+    ),
 ]
 OfVersion = Annotated[
     str | None, typer.Option("--version", metavar="VERSION", help="Only instances that this release started.")

@@ -14,9 +14,7 @@ from holdfast.errors import InvalidDurationError
 
 Url = Annotated[
     str,
-    typer.Argument(
-        metavar="URL", envvar="HOLDFAST_DATABASE_URL", show_default=False, help="The database. Default: the variable."
-    ),
+    typer.Argument(metavar="URL", envvar="HOLDFAST_DATABASE_URL", show_default=False, help="The URL of the database."),
 ]
 Schema = Annotated[
     str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema of the tables. Default: holdfast")
@@ -200,15 +198,15 @@ def reencrypt(
 ) -> None:
     """Encrypt all stored values of an app's database with the app's first key.
 
-    Also values from before the app had a codec. Safe while workers run: values are replaced in small transactions, and
-    only if their row has not changed. If the command is interrupted, repeat it. An old key can be removed from the app
-    when the command reports 0 values.
+    This includes values that were stored before the app had a codec. Safe while workers run: values are replaced in
+    small transactions, and only if their row has not changed. If the command is interrupted, repeat it. An old key can
+    be removed from the app when the command reports 0 values.
 
     \b
     Examples:
       holdfast reencrypt shop:app
 
-    Exit code 0 if all values have the first key, 1 if some cannot be read with the keys of the app.
+    Exit code 0 if all values are encrypted with the first key, 1 if some cannot be read with the keys of the app.
     """
     from holdfast.cli.loading import load_app
     from holdfast.cli.reencryption import reencrypt as rewrite

@@ -1,7 +1,7 @@
 """The HTTP protocol of ``holdfast serve``: uvicorn's httptools protocol, with limits on the head of a request.
 
 The parser itself keeps headers of any size for any time, before authorization: 50 MB of small headers occupy 700 MB
-of memory. ``holdfast.http.bodies`` limits bodies.
+of memory. ``holdfast.http.bodies`` limits bodies. What arrives after the response, the parser discards without a limit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from holdfast.http.responses import MAX_DISCARDED_BYTES
+
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of one head: request line and headers, or trailers. The data of one socket read may exceed the limit."""
 HEAD_TIMEOUT_S = 30.0
@@ -19,9 +21,13 @@ HEAD_TIMEOUT_S = 30.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Refuses heads that are too large or too slow, with a JSON body like every other error."""
+    """Refuses heads that are too large or too slow, with a JSON body like every other error.
+
+    Closes the connection if too much of a body arrives after the response.
+    """
 
     _unparsed = 0
+    _discarded = 0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -40,6 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._discarded = 0
         self._start_deadline()
 
     def on_headers_complete(self) -> None:
@@ -49,6 +56,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        if self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.transport.close()
         super().on_body(body)
 
     def on_message_complete(self) -> None:

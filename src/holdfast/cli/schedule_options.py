@@ -18,7 +18,9 @@ Crons = Annotated[
     typer.Option("--cron", metavar="TEXT", help="'0 3 * * *', or six fields with seconds; repeatable."),
 ]
 Every = Annotated[str | None, typer.Option("--every", metavar="DURATION", help="An interval: '30 seconds', 1h.")]
-Offset = Annotated[str | None, typer.Option("--offset", metavar="DURATION", help="Moves the ticks of --every.")]
+Offset = Annotated[
+    str | None, typer.Option("--offset", metavar="DURATION", help="Delays the ticks of --every by this time.")
+]
 Calendars = Annotated[
     list[str] | None,
     typer.Option("--calendar", metavar="TEXT", help="'last weekday of the month at 18:00'; repeatable."),
@@ -35,7 +37,8 @@ OverlapOption = Annotated[
     ),
 ]
 CatchUp = Annotated[
-    str | None, typer.Option("--catch-up", metavar="DURATION", help="'last', or how old missed ticks may be.")
+    str | None,
+    typer.Option("--catch-up", metavar="DURATION", help="'last', or the maximum age of a missed tick that still runs."),
 ]
 Jitter = Annotated[str | None, typer.Option("--jitter", metavar="DURATION", help="The longest delay of a tick.")]
 Start = Annotated[str | None, typer.Option("--start", metavar="TIME", help="The first moment: 2030-01-01T00:00:00Z.")]

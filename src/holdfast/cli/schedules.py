@@ -222,7 +222,7 @@ def update(
 @schedules.command()
 @remote_command
 def pause(remote: Remote, name: Name, note: Note = None) -> None:
-    """Take up no more ticks. Runs that were started continue.
+    """Pause a schedule: no more ticks are taken up. Runs that were started continue.
 
     \b
     Examples:
@@ -235,7 +235,7 @@ def pause(remote: Remote, name: Name, note: Note = None) -> None:
 @schedules.command()
 @remote_command
 def resume(remote: Remote, name: Name, note: Note = None) -> None:
-    """Take up ticks again, from the next one on.
+    """Resume a schedule: ticks are taken up again, from the next one on.
 
     \b
     Examples:

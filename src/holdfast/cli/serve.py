@@ -87,11 +87,10 @@ def serve(
 ) -> None:
     """Serve the HTTP API of an app, until SIGTERM or SIGINT.
 
-    Prints the base URL, which the management commands need; GET /metrics is for Prometheus, and --dashboard adds pages
-    for a browser at the root of the server. Without --worker, this
-    process starts and controls runs, and workers in other processes run them; with --tick, ticks of a scheduler such
-    as cron run them. After the first signal, requests and steps in flight have time to end; a second signal ends the
-    process at once.
+    Prints the base URL, which the management commands need. GET /metrics is for Prometheus; --dashboard adds pages for
+    a browser at the root of the server. Without --worker, this process starts and controls runs, and workers in other
+    processes run them; with --tick, ticks of a scheduler such as cron run them. After the first signal, requests and
+    steps in flight have time to end; a second signal ends the process at once.
 
     \b
     Examples:

@@ -80,7 +80,12 @@ WorkflowRetry = Annotated[
         help='Retries of the workflow: \'{"limit": 3, "delay": "1m"}\'.',
     ),
 ]
-CronText = Annotated[str | None, typer.Option("--cron", metavar="CRON", help="A schedule of five fields, in UTC.")]
+CronText = Annotated[
+    str | None,
+    typer.Option(
+        "--cron", metavar="CRON", help="A cron text of five or six fields, in UTC unless it names a time zone."
+    ),
+]
 SearchAttributes = Annotated[
     list[str] | None,
     typer.Option("--search", metavar="KEY=VALUE", help="A search attribute; repeat the option for several."),
@@ -127,13 +132,19 @@ DedupeKey = Annotated[
 DedupePeriod = Annotated[
     float | None,
     typer.Option(
-        "--dedupe-period", metavar="DURATION", parser=read_seconds, help="With --dedupe: also for this time after it."
+        "--dedupe-period",
+        metavar="DURATION",
+        parser=read_seconds,
+        help="With --dedupe: also make none within this time after the start of such a run.",
     ),
 ]
 DebounceTime = Annotated[
     float | None,
     typer.Option(
-        "--debounce", metavar="DURATION", parser=read_seconds, help="Begin after this time without a further start."
+        "--debounce",
+        metavar="DURATION",
+        parser=read_seconds,
+        help="Begin when no further start has come for this time.",
     ),
 ]
 DebounceMaxWait = Annotated[

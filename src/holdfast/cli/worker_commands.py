@@ -47,7 +47,7 @@ workers.callback()(_list)
 @workers.command()
 @remote_command
 def drain(remote: Remote, worker: WorkerId, reason: Reason = None) -> None:
-    """Let a worker claim nothing more and give up its runs once their steps in flight have ended.
+    """Drain a worker: it claims nothing more, and releases its runs once their steps in flight have ended.
 
     The worker receives the request with its next heartbeat, three times within a lease. Its process continues, and
     can be stopped without interrupting a step as soon as it holds no run.
@@ -63,7 +63,7 @@ def drain(remote: Remote, worker: WorkerId, reason: Reason = None) -> None:
 @workers.command()
 @remote_command
 def resume(remote: Remote, worker: WorkerId, reason: Reason = None) -> None:
-    """Let a drained worker claim again.
+    """End the drain of a worker: it claims again.
 
     \b
     Examples:

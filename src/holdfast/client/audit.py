@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.client.records import position
 from holdfast.core.actor import current_actor
 from holdfast.core.checks import check_optional_text
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.records import AuditRecord, Page
+from holdfast.core.show import shown
+from holdfast.errors import InvalidOptionError
 from holdfast.store.protocol import Audit, AuditQuery, Store
 
 
@@ -23,6 +27,12 @@ class AuditReader:
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
+
+    async def of_run(self, run: Any, cursor: str | None) -> Page[AuditRecord]:
+        """The records of one instance, or of all. ``run``: a handle, or None."""
+        if run is not None and not isinstance(getattr(run, "pid", None), str):
+            raise InvalidOptionError(f"audit takes the handle of a run, not {shown(run)}")
+        return await self.records(None if run is None else run.pid, cursor=cursor)
 
     async def records(
         self, target: str | None = None, *, cursor: str | None = None, limit: int | None = None

@@ -18,6 +18,7 @@ from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import Duration
 from holdfast.core.filters import CombinedFilter, Filter, combine
 from holdfast.core.records import InstanceSummary
+from holdfast.core.show import shown
 from holdfast.errors import (
     HoldfastError,
     InstanceExistsError,
@@ -41,7 +42,8 @@ _PARALLEL = 10
 _MAX_ERRORS = 100
 MAX_RATE = 10_000
 
-Act = Callable[[str, str], Awaitable[object]]
+Act = Callable[[RunRecord], Awaitable[object]]
+"""Applies an action to an instance. The record is that of the run which matched the filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ class Bulk:
         self, actions: BulkActions, instances: Instances, store: Store, filters: Sequence[Filter], *,
         rate: float | None = None, progress: Progress | None = None,
     ) -> None:  # fmt: skip
+        for one in filters:
+            if not isinstance(one, Filter):
+                raise InvalidOptionError(
+                    f"a bulk action takes a Filter, such as Filter(status='errored'), not {shown(one)}"
+                )
         self._actions = actions
         self._instances = instances
         self._visits = Visits(store, filters)
@@ -169,8 +176,10 @@ class Bulk:
         """Move pinned instances to another release: workers of this version claim them from now on."""
         return await self._run("move", {"version": version, "reason": reason})
 
-    async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> BulkResult:
-        return await self._run("send_event", {"type": type, "payload": payload, "id": id})
+    async def send_event(
+        self, type: str, payload: Any = None, *, id: str | None = None, reason: str | None = None
+    ) -> BulkResult:
+        return await self._run("send_event", {"type": type, "payload": payload, "id": id, "reason": reason})
 
     async def delete(self, reason: str | None = None) -> BulkResult:
         return await self._run("delete", {"reason": reason})
@@ -196,7 +205,11 @@ class BulkActions:
         self._events = events
 
     def act(self, action: str, arguments: dict[str, Any]) -> Act:
-        """The function that applies an action to one instance; raises ``InvalidOptionError`` for an unknown one."""
+        """The function that applies an action to one instance; raises ``InvalidOptionError`` for an unknown one.
+
+        An action that replaces or deletes a run does so only to the run that matched the filter: another request may
+        have taken its place since.
+        """
         control, repair, reason = self._control, self._repair, arguments.get("reason")
         if action not in ACTIONS:
             raise InvalidOptionError(f"action must be one of {', '.join(ACTIONS)}, not {action!r}")
@@ -209,14 +222,14 @@ class BulkActions:
         if action == "cancel":
             deadline = arguments.get("deadline")
             seconds = timedelta(milliseconds=arguments["deadline_ms"]) if arguments.get("deadline_ms") else deadline
-            return lambda workflow, instance: control.cancel(workflow, instance, reason, seconds)
+            return lambda row: control.cancel(row.workflow, row.instance_id, reason, seconds)
         return {
-            "pause": lambda workflow, instance: control.pause(workflow, instance, reason),
-            "resume": lambda workflow, instance: control.resume(workflow, instance, reason),
-            "terminate": lambda workflow, instance: control.terminate(workflow, instance, reason),
-            "restart": lambda workflow, instance: control.restart(workflow, instance, reason),
-            "retry": lambda workflow, instance: repair.retry(workflow, instance, reason),
-            "delete": lambda workflow, instance: repair.delete(workflow, instance, reason),
+            "pause": lambda row: control.pause(row.workflow, row.instance_id, reason),
+            "resume": lambda row: control.resume(row.workflow, row.instance_id, reason),
+            "terminate": lambda row: control.terminate(row.workflow, row.instance_id, reason),
+            "restart": lambda row: repair.restart_run(row, reason),
+            "retry": lambda row: repair.retry_run(row, reason),
+            "delete": lambda row: repair.delete(row.workflow, row.instance_id, reason, run=row.run),
         }[action]
 
     def _forker(self, arguments: dict[str, Any]) -> Act:
@@ -226,22 +239,23 @@ class BulkActions:
         if not isinstance(suffix, str) or not suffix:
             raise InvalidOptionError("the suffix of a fork's id must be text of at least one character")
         outputs, reason = arguments.get("outputs"), arguments.get("reason")
-        return lambda workflow, instance: self._repair.fork(
-            workflow, instance, before=before, fork_id=f"{instance}{suffix}", outputs=outputs, reason=reason
-        )
+        return lambda row: self._repair.fork(
+            row.workflow, row.instance_id, before=before, fork_id=f"{row.instance_id}{suffix}", outputs=outputs,
+            reason=reason,
+        )  # fmt: skip
 
     def _mover(self, arguments: dict[str, Any]) -> Act:
         version = arguments.get("version")
         if not isinstance(version, str) or not version:
             raise InvalidOptionError("move needs the version of the workers to run on")
         reason = arguments.get("reason")
-        return lambda workflow, instance: self._control.move(workflow, instance, version, reason)
+        return lambda row: self._control.move(row.workflow, row.instance_id, version, reason)
 
     def _sender(self, arguments: dict[str, Any]) -> Act:
         if not isinstance(arguments.get("type"), str):
             raise InvalidOptionError("send_event needs the type of the event")
-        return lambda workflow, instance: self._events.send(
-            workflow, instance, arguments["type"], arguments.get("payload"), event_id=arguments.get("id"),
+        return lambda row: self._events.send(
+            row.workflow, row.instance_id, arguments["type"], arguments.get("payload"), event_id=arguments.get("id"),
             reason=arguments.get("reason"),
         )  # fmt: skip
 
@@ -272,7 +286,7 @@ async def act_on(batch: Sequence[RunRecord], act: Act) -> BulkResult:
 
 async def _act(row: RunRecord, act: Act) -> BulkResult:
     try:
-        await act(row.workflow, row.instance_id)
+        await act(row)
     except (StateError, InstanceNotFoundError, InstanceExistsError):
         return BulkResult(skipped=1)
     except StoreError:

@@ -40,6 +40,8 @@ from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
 from holdfast.core.records import InstanceStatus, QueueInfo, VersionInfo, WorkerInfo
+from holdfast.core.show import shown
+from holdfast.errors import InvalidOptionError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
@@ -87,7 +89,7 @@ class Client:
             self._ends,
             self.local,
             telemetry,
-            self.repair.revive,
+            self.repair.retry_or_restart,
             self.flow.declare,
         )
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units, self.repair)
@@ -109,6 +111,9 @@ class Client:
 
     def bulk(self, filters: Sequence[Filter], **options: Any) -> Bulk:
         """Control requests on the instances that match all filters. ``options``: ``rate`` and ``progress``."""
+        for one in filters:
+            if not isinstance(one, Filter):
+                raise InvalidOptionError(f"bulk takes a Filter(...), not {shown(one)}")
         return Bulk(self.bulk_actions, self.instances, self._store, filters, **options)
 
     @property

@@ -1,4 +1,4 @@
-"""Limits, queues and workers as operators see and change them."""
+"""Reads and changes of limits, queues and workers by operators."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from holdfast.client.audit import audit
+from holdfast.core.checks import check_text
 from holdfast.core.durations import describe
 from holdfast.core.model import from_ms
 from holdfast.core.rate import Rate
@@ -19,6 +20,8 @@ from holdfast.store.protocol import (
     ChangeLimit,
     DeclareLimits,
     DrainWorker,
+    LimitKeysQuery,
+    LimitKeyUses,
     LimitRecord,
     LimitValues,
     MoveQueue,
@@ -64,6 +67,12 @@ class Flow:
     async def limits(self) -> list[LimitInfo]:
         return [_info(record) for record in await self._store.limits(ReadLimits())]
 
+    async def limit_keys(self, name: str, count: int) -> LimitKeyUses:
+        """The use of a limit by key, the ``count`` keys with the most waiting attempts, nodes and runs."""
+        if not await self._store.limits(ReadLimits(name)) and name not in self._registry.limits:
+            raise _no_limit(name)
+        return await self._store.read(LimitKeysQuery(name, count))
+
     async def set_limit(
         self,
         name: str,
@@ -75,11 +84,9 @@ class Flow:
         reason: str | None = None,
     ) -> LimitInfo:
         """Change values of a limit that is stored, or declared by this process."""
-        stored = await self._store.limits(ReadLimits(name))
+        stored = await self._store.limits(ReadLimits(check_text("name", name)))
         if not stored and name not in self._registry.limits:
-            raise LimitNotFoundError(
-                f"there is no limit {name!r}: no worker has declared it, and neither does this app"
-            )
+            raise _no_limit(name)
         old = stored[0].values if stored else self._registry.limits[name].values()
         kept = Limit(
             name,
@@ -126,6 +133,10 @@ class Flow:
         return (await self._store.queues(ReadQueues())).paused
 
 
+def _no_limit(name: str) -> LimitNotFoundError:
+    return LimitNotFoundError(f"there is no limit {name!r}: no worker has declared it, and neither does this app")
+
+
 def _rate(values: LimitValues) -> Rate | None:
     pace = values.rate
     return None if pace is None else Rate(pace.permits, describe(pace.per_ms), pace.burst)
@@ -135,7 +146,7 @@ def _info(record: LimitRecord) -> LimitInfo:
     values = record.values
     return LimitInfo(
         record.name, values.concurrency, _rate(values), values.fair, values.weights, record.used, record.waiting,
-        record.keys, changed=record.declared != values,
+        record.keys, changed=record.declared != values, rate_used=record.tokens,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class RepairHandle(HandleClient, Generic[R]):
     workflow: str
 
     async def retry(self, *, reason: str | None = None) -> None:
-        """Let an errored run continue from its history: what failed is tried again, with fresh attempts.
+        """Let an errored run continue from its history: failed steps are called again, with fresh attempts.
 
         The instance gets a run with the next number and a copy of the history; recorded results stay, and the errored
         run stays readable. Raises ``StateError`` if the run is not errored.

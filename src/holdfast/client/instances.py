@@ -13,6 +13,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
 from holdfast.core.records import InstanceStatus, InstanceSummary, Page
+from holdfast.core.show import shown
 from holdfast.errors import DamagedRunError, ErrorInfo, InstanceNotFoundError, InstanceTerminalError, InvalidOptionError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.requests import Requests
@@ -42,7 +43,7 @@ class Instances:
         return require_found(workflow, id, found)
 
     async def find_or_none(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord | None:
-        if run_number is not None and run_number > _MAX_RUN_NUMBER:
+        if run_number is not None and check_run_number(run_number) > _MAX_RUN_NUMBER:
             return None
         found = await self._store.read(RunByName(workflow, id, run_number))
         return found[0] if found else None
@@ -162,6 +163,12 @@ def _filtered(row: RunRecord) -> FilteredRun:
         row.version,
         row.queue,
     )
+
+
+def check_run_number(number: Any) -> int:
+    if not is_whole_number(number, 0):
+        raise InvalidOptionError(f"run_number must be a whole number of at least 0, not {shown(number)}")
+    return number
 
 
 def require_found(workflow: str, id: str, record: RunRecord | None) -> RunRecord:

@@ -24,6 +24,8 @@ class Outbox:
 
     async def redeliver(self, workflow: str, id: str, run_number: int | None = None, reason: str | None = None) -> int:
         """Deliver parked events again; returns their number."""
+        if run_number is not None:
+            await self._instances.find(workflow, id, run_number)
         result = await self._store.control(RedeliverOutbox(workflow, id, run_number), audit("redeliver", reason))
         require_found(workflow, id, result.run)
         self._hub.outbox_written()

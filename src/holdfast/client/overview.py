@@ -24,7 +24,7 @@ from holdfast.store.protocol import (
 
 _SEVERITY = ("diverged", "parked", "no_worker", "lost", "errored", "failing", "outbox", "overdue")
 _ACTIONS = {"errored": "retry", "parked": "resume", "lost": "resume", "no_worker": "queue", "outbox": "redeliver"}
-_WINDOWS = {"1h": (60, 1), "6h": (360, 5), "24h": (1440, 15)}
+_WINDOWS = {"1h": (60, 1), "6h": (360, 5), "24h": (1440, 15), "7d": (10080, 120)}
 """Length in minutes and minutes per bucket."""
 WINDOWS = tuple(_WINDOWS)
 _MINUTE_MS = 60_000
@@ -125,11 +125,11 @@ def _kind(count: AttentionCount, workers: Sequence[WorkerRecord]) -> str:
         code = park_code(count.name or "")
         return {"NON_DETERMINISTIC": "diverged", "WORKER_LOST": "lost"}.get(code or "", "parked")
     if count.kind == "due":
-        return "overdue" if any(_takes(worker, count) for worker in workers) else "no_worker"
+        return "overdue" if any(_serves(worker, count) for worker in workers) else "no_worker"
     return count.kind
 
 
-def _takes(worker: WorkerRecord, count: AttentionCount) -> bool:
+def _serves(worker: WorkerRecord, count: AttentionCount) -> bool:
     return count.name in worker.profile.queues and count.version in ("", None, worker.profile.version)
 
 
@@ -156,7 +156,7 @@ def _why(kind: str, count: AttentionCount, error: ErrorInfo | None) -> str:
         case "failing":
             return f"waiting to retry step {count.name!r} after at least three failed attempts"
         case "outbox":
-            return f"outbound events of type {count.name!r} were given up after too many failed deliveries"
+            return f"outbound events of type {count.name!r} are parked after too many failed deliveries"
         case "lost" if count.kind == "lost":
             return "lost the last workers in a row; a step may crash the process"
     return f"paused: {count.name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from holdfast.client.instances import Instances
+from holdfast.client.instances import Instances, check_run_number
 from holdfast.client.locator import Locator
 from holdfast.client.records import (
     HistoryPage,
@@ -23,6 +23,7 @@ from holdfast.client.records import (
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.client.why_parts import why_parts
 from holdfast.core import codec
+from holdfast.core.checks import check_text
 from holdfast.core.model import Level, from_ms, optional_from_ms, to_ms
 from holdfast.core.origin import Origin
 from holdfast.core.records import (
@@ -190,7 +191,7 @@ class RunReader:
 
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
         current = await self._instances.find(workflow, id)
-        number = current.number if run_number is None else run_number
+        number = current.number if run_number is None else check_run_number(run_number)
         row = current if number == current.number else await self._instances.find_or_none(workflow, id, number)
         if row is None:
             return History(number, [], [])
@@ -208,7 +209,7 @@ class RunReader:
         """A page of a run's steps, events and, if requested, logs. The lists are empty if there is no such run."""
         positions = Positions.of(query)
         current = await self._instances.find(workflow, id)
-        number = current.number if run_number is None else run_number
+        number = current.number if run_number is None else check_run_number(run_number)
         row = current if number == current.number else None
         if number < current.number:
             row = await self._instances.find_or_none(workflow, id, number)
@@ -258,6 +259,8 @@ class RunReader:
     ) -> list[LogLine]:
         if level is not None:
             level = check_choice("level", "warn" if level == "warning" else level, [v.value for v in Level])
+        if category is not None and not check_text("category", category).isprintable():
+            return []
         lines = await self._store.read(LogsQuery(row.run, after=after, level=level, category=category))
         return [log_line(row.number, line) for line in lines]
 

@@ -1,8 +1,8 @@
 """Reconciliation of the schedules that the code declares with those in the store, when a program starts.
 
-A declaration that has changed since the last start replaces the stored schedule. One that has not changed leaves it as
-it is, so that changes at run time stay. A stored schedule of a workflow of this program that the program no longer
-declares is paused with a note.
+A declaration that has changed since the last start replaces the stored schedule. A declaration that has not changed
+leaves the schedule as it is, so that changes at run time stay. A stored schedule that the program no longer declares,
+of one of its workflows, is paused with a note.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ between the two requests therefore loses nothing; the retry of the parent can be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.client.replaying import Replayer
 from holdfast.client.run_file import StoredRun
 from holdfast.core import codec
 from holdfast.core.actor import current_actor
+from holdfast.core.checks import check_text
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, StepType, to_ms
 from holdfast.core.names import check_instance_id
@@ -32,6 +34,7 @@ from holdfast.kernel.requests import Requests
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
     ContinueRun,
+    ControlResult,
     DeleteInstance,
     Fact,
     FactsQuery,
@@ -46,7 +49,7 @@ from holdfast.store.protocol import (
     Store,
 )
 
-_MAX_EVENT_ID = 40
+_EVENT_ID = re.compile("[0-9]{1,18}:[0-9]{1,18}")
 
 
 class _Unchanged:
@@ -79,6 +82,16 @@ class Repair:
         """Let an errored run continue from its history; returns the new run."""
         return await self._retry(await self._instances.find(workflow, id), reason)
 
+    async def retry_run(self, found: RunRecord, reason: str | None = None) -> RunRecord:
+        """As ``retry``. Raises ``StateError`` if another run has taken the place of the one that was found.
+
+        ``found`` may come from a list, which leaves blobs out.
+        """
+        row = await self._instances.find(found.workflow, found.instance_id)
+        if row.run != found.run:
+            raise _replaced(row, "retried")
+        return await self._retry(row, reason)
+
     async def _retry(self, row: RunRecord, reason: str | None, resolution: Resolution | None = None) -> RunRecord:
         action = "retry" if resolution is None else "resolve"
         record = audit(action, reason)
@@ -87,7 +100,7 @@ class Repair:
         continuation = self._rules(row).retry(await self._recorded(row), to_ms(self._clock.now()), resolution)
         if resolution is not None and resolution.ok:
             await self._check_fit(row, continuation.facts, [resolution.step])
-        deleted = await self._revive_children(continuation.children, reason)
+        deleted = await self._repair_children(continuation.children, reason)
         continuation = continuation.without_children(deleted)
         key_number = row.key_number
         request = self._request(row, continuation, action, reason, key_number=key_number)
@@ -99,15 +112,32 @@ class Repair:
         self._hub.work()
         return new
 
-    async def revive(self, row: RunRecord, reason: str | None = None) -> None:
-        """Let a run that has ended without success continue: an errored run is retried, a stopped one starts again."""
+    async def _deleted(self, pids: Sequence[str]) -> list[str]:
+        """Those of the instances that exist no more."""
+        deleted = []
+        for pid in pids:
+            workflow, _, instance_id = pid.partition("/")
+            if await self._instances.find_or_none(workflow, instance_id) is None:
+                deleted.append(pid)
+        return deleted
+
+    async def retry_or_restart(self, row: RunRecord, reason: str | None = None) -> None:
+        """Retry an errored run, or restart a terminated or cancelled one; no effect on other runs.
+
+        If another request has retried or restarted the run meanwhile, the new run stays as it is.
+        """
         if row.status is Status.ERRORED:
-            await self._retry(row, reason)
+            try:
+                await self._retry(row, reason)
+            except StateError:
+                current = await self._instances.find(row.workflow, row.instance_id)
+                if current.run == row.run:
+                    raise
         elif row.status in (Status.TERMINATED, Status.CANCELLED):
             await self.restart(row, reason, only=True)
 
-    async def _revive_children(self, pids: Sequence[str], reason: str | None) -> list[str]:
-        """Let children continue; returns the pids of those that were deleted."""
+    async def _repair_children(self, pids: Sequence[str], reason: str | None) -> list[str]:
+        """Retry or restart children; returns the pids of those that were deleted."""
         deleted = []
         for pid in pids:
             workflow, _, instance_id = pid.partition("/")
@@ -115,28 +145,44 @@ class Repair:
             if child is None:
                 deleted.append(pid)
             else:
-                await self.revive(child, reason)
+                await self.retry_or_restart(child, reason)
         return deleted
 
     async def restart(self, row: RunRecord, reason: str | None = None, *, only: bool = False) -> RunRecord:
         """Start an instance again from the beginning; returns the new run.
 
-        ``only``: if ``row`` is not the current run any more, that run stays as it is and is returned.
+        ``only``: if ``row`` is no longer the current run, the current run stays as it is and is returned.
         """
+        result = await self._restart(row, reason, run=row.run if only else None)
+        return require_found(row.workflow, row.instance_id, result.run)
+
+    async def restart_run(self, found: RunRecord, reason: str | None = None) -> None:
+        """As ``restart``. Raises ``StateError`` if another run has taken the place of the one that was found.
+
+        A run that had not ended may have been followed by another one of its line, which is restarted in its place.
+        """
+        row = await self._instances.find(found.workflow, found.instance_id)
+        place = {"run": found.run} if found.status.terminal else {"line": found.run}
+        result = await self._restart(row, reason, **place)
+        if result.refused:
+            raise _replaced(require_found(row.workflow, row.instance_id, result.run), "restarted")
+
+    async def _restart(
+        self, row: RunRecord, reason: str | None, *, run: int | None = None, line: int | None = None
+    ) -> ControlResult:
         now = to_ms(self._clock.now())
         options = self._fresh_options(row, now)
         expires_ms, expiry = options.expiry(now)
         model = self._registry.model(row.kind)
         units = () if model.units is None else await model.units.successor_units(self._store, row)
-        current = row.run if only else None
-        request = RestartRun(row.workflow, row.instance_id, expires_ms, expiry, options.encode(), units, current)
+        request = RestartRun(row.workflow, row.instance_id, expires_ms, expiry, options.encode(), units, run, line)
         result = await self._store.control(request, audit("restart", reason))
-        new = require_found(row.workflow, row.instance_id, result.run)
+        require_found(row.workflow, row.instance_id, result.run)
         self._hub.affected(result.affected)
         self._hub.signal(row.run, None)
         self._hub.ended(row.run, None)
         self._hub.work()
-        return new
+        return result
 
     # --- resolve
 
@@ -150,6 +196,7 @@ class Repair:
         error: str | ErrorInfo | None = None,
         reason: str | None = None,
     ) -> None:
+        check_text("step_key", step_key)
         row = await self._instances.find(workflow, id)
         if row.status.terminal and row.status is not Status.ERRORED:
             raise _wrong_state(row, "resolved", "open or errored")
@@ -238,9 +285,9 @@ class Repair:
     ) -> None:
         """Reply to an ask in the mailbox of a run, in place of its code."""
         row = await self._instances.find(workflow, id)
-        number, colon, event = event_id.partition(":")
-        if not (colon and number.isdecimal() and event.isdecimal() and len(event_id) < _MAX_EVENT_ID):
-            raise InvalidOptionError("an event is named by its id, such as '0:3' (RUN:NUMBER)")
+        if not _EVENT_ID.fullmatch(check_text("event_id", event_id)):
+            raise InvalidOptionError("an event is named by its id (event_id), such as '0:3' (RUN:NUMBER)")
+        number, _, event = event_id.partition(":")
         reply = Reply(error is None, self._requests.payload(payload if error is None else error))
         request = ReplyByHand(row.workflow, row.instance_id, int(number), int(event), reply)
         answer = await self._store.control(request, audit("reply", reason))
@@ -268,7 +315,8 @@ class Repair:
     ) -> RunRecord:
         """Start a new instance with the recorded history before a step; returns its run."""
         record = audit("fork", reason)
-        if outputs is not None and not isinstance(outputs, Mapping):
+        check_text("before", before)
+        if outputs is not None and not (isinstance(outputs, Mapping) and all(isinstance(key, str) for key in outputs)):
             raise InvalidOptionError("outputs must be a mapping of step keys to results")
         row = await self._instances.find(workflow, id)
         new_id = self._requests.new_id() if fork_id is None else check_instance_id(fork_id, self._requests.limits)
@@ -277,6 +325,7 @@ class Repair:
         if has_units:
             encoded = {node: self._checked(row, node, value) for node, value in encoded.items()}
         continuation = self._rules(row).fork(await self._recorded(row), before, encoded)
+        continuation = continuation.without_children(await self._deleted([pid for pid, _ in continuation.watches]))
         if encoded and not has_units:
             await self._check_fit(row, continuation.facts, encoded)
         request = self._request(row, continuation, "fork", reason, fork_id=new_id, params=params)
@@ -290,11 +339,12 @@ class Repair:
 
     # --- delete
 
-    async def delete(self, workflow: str, id: str, reason: str | None = None) -> None:
-        result = await self._store.control(DeleteInstance(workflow, id), audit("delete", reason))
+    async def delete(self, workflow: str, id: str, reason: str | None = None, *, run: int | None = None) -> None:
+        """Delete an ended instance. ``run``: only if this is its current run."""
+        result = await self._store.control(DeleteInstance(workflow, id, run), audit("delete", reason))
         row = require_found(workflow, id, result.run)
         if result.refused:
-            raise _wrong_state(row, "deleted", "ended")
+            raise _replaced(row, "deleted") if run not in (None, row.run) else _wrong_state(row, "deleted", "ended")
 
     # --- parts of requests
 
@@ -359,4 +409,11 @@ def _wrong_state(row: RunRecord, what: str, needed: str) -> StateError:
     return StateError(
         f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; "
         f"only a run that is {needed} can"
+    )
+
+
+def _replaced(row: RunRecord, what: str) -> StateError:
+    return StateError(
+        f"instance {row.instance_id!r} of {row.workflow!r} was not {what}: "
+        f"run {row.number} has taken the place of the run that was found"
     )

@@ -17,12 +17,15 @@ from holdfast.core.history import fact_error, fact_result
 from holdfast.core.model import Status, StepType, from_ms
 from holdfast.core.records import LogLine
 from holdfast.core.redaction import Redaction
-from holdfast.core.views import FactRecord, ReplayView, Stack
+from holdfast.core.views import FactPosition, FactRecord, ReplayView, Stack
 from holdfast.errors import HoldfastError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.inspection import Difference, DifferenceKind, Inspection, Subject
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import RunRecord
+
+MAX_POSITIONS = 300
+"""Each fact costs a walk over the frames of all tasks."""
 
 
 class Replayer:
@@ -106,6 +109,22 @@ class Replayer:
             pending=[] if ended else inspection.pending(),
             logs=_logs(stored, inspection, fact),
         )
+
+    def fact_positions(self, stored: StoredRun) -> list[FactPosition]:
+        """The lines of code that awaited the first ``MAX_POSITIONS`` facts, while history and code fit."""
+        if not self.replays_code(stored.row):
+            return []
+        with self.open(stored) as inspection:
+            found = []
+            inspection.replay_to(0)
+            for number, fact in enumerate(inspection.facts[:MAX_POSITIONS], 1):
+                position = inspection.positions().get(fact.key)
+                inspection.replay_to(number)
+                if inspection.position < number:
+                    break
+                if position is not None:
+                    found.append(FactPosition(number, fact.key, fact.ok, position))
+            return found
 
     def replays_code(self, row: RunRecord) -> bool:
         """True if a replay of the run executes its code."""

@@ -127,7 +127,8 @@ class RunDetails:
         facts = await self._store.read(FactsQuery(row.run))
         with reading(row):
             model = self._registry.model(row.kind)
-            return model.planned(facts), timeline.items_of(model.steps(RecordedRun(row, facts)), facts)
+            steps = model.steps(RecordedRun(row, facts))
+            return model.planned(facts), timeline.items_of(steps, facts, planned=True)
 
     async def mark(self, workflow: str, id: str) -> Mark:
         """The state of the current run, for the comparison with an earlier state."""

@@ -17,8 +17,15 @@ from holdfast.core.model import from_ms, optional_from_ms, to_ms
 from holdfast.core.names import is_schedule_name
 from holdfast.core.records import Page
 from holdfast.core.schedule_records import ScheduledRun, ScheduleInfo
+from holdfast.core.schedule_spec import check_first, check_time
 from holdfast.core.show import shown
-from holdfast.errors import InvalidOptionError, ScheduleExistsError, ScheduleNotFoundError, StoreBusyError
+from holdfast.errors import (
+    InvalidCursorError,
+    InvalidOptionError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    StoreBusyError,
+)
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.schedule_content import Declaration, Overlap, ScheduleContent
 from holdfast.kernel.schedule_options import (
@@ -54,6 +61,8 @@ _PAGE = 500
 _MAX_BACKFILL = 100_000
 _MAX_PREVIEW = 1000
 _CHUNK = 500
+_CURSOR = "n:"
+"""Prefix of a cursor: the rest is the last name of the page before."""
 
 Edit = Callable[[ScheduleRow, ScheduleContent], ScheduleChange]
 
@@ -90,9 +99,10 @@ class Schedules:
     ) -> Page[ScheduleInfo]:
         """A page of ``list``."""
         workflows = None if workflow is None else [self._requests.definition(workflow).name]
-        rows = await self._store.read(SchedulePage(cursor or "", limit + 1, workflows, max(1, runs)))
+        after = "" if cursor is None else _name_before(cursor)
+        rows = await self._store.read(SchedulePage(after, limit + 1, workflows, max(1, runs)))
         infos = [info(row, next_ticks=1, runs=runs) for row in rows[:limit]]
-        return Page(infos, rows[limit - 1].name if len(rows) > limit else None)
+        return Page(infos, _CURSOR + rows[limit - 1].name if len(rows) > limit else None)
 
     async def get(self, name: str, *, runs: int = 10, next_ticks: int = 5) -> ScheduleInfo:
         """A schedule with its next ticks and its last runs."""
@@ -136,7 +146,7 @@ class Schedules:
         return await self.get(name)
 
     async def pause(self, name: str, note: str | None = None) -> None:
-        """Take up no more ticks, and start no queued ones; runs that were started continue."""
+        """Pause a schedule: no more ticks are taken up and no queued ones started. Runs that were started continue."""
         check_optional_text("note", note)
 
         def edit(row: ScheduleRow, _: ScheduleContent) -> ScheduleChange:
@@ -145,7 +155,7 @@ class Schedules:
         await self._apply(name, edit)
 
     async def resume(self, name: str, note: str | None = None) -> None:
-        """Take up ticks again, from the next one on."""
+        """Resume a schedule: ticks are taken up again, from the next one on."""
         check_optional_text("note", note)
 
         def edit(row: ScheduleRow, content: ScheduleContent) -> ScheduleChange:
@@ -185,9 +195,8 @@ class Schedules:
         Ticks that have a run start nothing new. ``overlap``: the policy for these ticks; None: one run after the other,
         or all at once if the schedule's policy is ``allow``.
         """
-        for option, value in (("start", start), ("end", end)):
-            if not isinstance(value, datetime) or value.tzinfo is None:
-                raise InvalidOptionError(f"{option} must be a datetime with a time zone, not {shown(value)}")
+        check_first("start", start)
+        check_time("end", end)
         policy = None if overlap is None else check_enum("overlap", overlap, Overlap)
         ticks = ScheduleContent.decode((await self._find(name)).content).spec.between(start, end)
         times = [to_ms(tick) for tick in islice(ticks, _MAX_BACKFILL + 1)]
@@ -236,7 +245,7 @@ class Schedules:
         return with_next_tick(replace(row, paused=False, note=None, declaration=declaration), content, self._now_ms())
 
     def _given_params(self, row: ScheduleRow) -> Any:
-        """The params as they were given: the run of a workflow with batches has a list of them."""
+        """The params as the caller gave them. If the workflow has batches, the row has a list with them."""
         value = codec.plain(row.params)
         return value[0] if value and self._requests.definition(row.workflow).batch is not None else value
 
@@ -249,7 +258,7 @@ class Schedules:
             if done.applied:
                 self._changed()
                 return done
-        raise StoreBusyError(f"schedule {name!r} is changed all the time; try again")
+        raise StoreBusyError(f"schedule {name!r} was changed by others {_MAX_CONFLICTS} times in a row; try again")
 
     async def _find(self, name: str, ticks: int = 0) -> ScheduleRow:
         rows = await self._store.read(ScheduleByName(name, ticks)) if is_schedule_name(name) else []
@@ -258,12 +267,20 @@ class Schedules:
         return rows[0]
 
 
+def _name_before(cursor: Any) -> str:
+    """The name that a cursor has."""
+    name = cursor.removeprefix(_CURSOR) if isinstance(cursor, str) else ""
+    if name == cursor or not is_schedule_name(name):
+        raise InvalidCursorError(f"{shown(cursor)} is not a cursor that this list returned")
+    return name
+
+
 def _changed(row: ScheduleRow, new: ScheduleRow, record: Audit) -> ScheduleChange:
     return ScheduleChange(row.name, row.revision, new, audit=record)
 
 
 def paused_row(row: ScheduleRow, note: str | None) -> ScheduleRow:
-    """The schedule without further ticks. Queued ticks of a backfill are still started."""
+    """The paused schedule, which takes up no tick. Queued ticks of a backfill are still started."""
     queued = any(tick.cause == BACKFILL and tick.state == TickState.QUEUED for tick in row.ticks)
     return replace(row, paused=True, note=note, due_at=row.due_at if queued else None)
 
@@ -290,7 +307,7 @@ def info(row: ScheduleRow, *, next_ticks: int, runs: int) -> ScheduleInfo:
         ticks += content.spec.preview(ticks[0], next_ticks - 1)
     return ScheduleInfo(
         row.name, row.workflow, row.paused, row.note, content.spec, content.overlap.value, content.catch_up_text(),
-        codec.plain(row.params), content.queue, content.priority, shown_options(content.options),
+        codec.displayed(row.params), content.queue, content.priority, shown_options(content.options),
         row.declaration not in (None, REMOVED), from_ms(row.created_at), from_ms(row.updated_at), ticks[:next_ticks],
         [_run(tick) for tick in row.ticks[:runs]],
     )  # fmt: skip

@@ -13,6 +13,7 @@ from holdfast.client.local_worker import LocalWork, LocalWorker
 from holdfast.core.checks import check_flag
 from holdfast.core.model import Status
 from holdfast.core.records import InstanceSummary
+from holdfast.core.show import shown
 from holdfast.errors import (
     InstanceExistsError,
     InvalidOptionError,
@@ -73,14 +74,14 @@ class Starts:
         ends: EndWaiter,
         local: LocalWork,
         telemetry: Telemetry | None,
-        revive: Callable[[RunRecord], Awaitable[object]],
+        retry_or_restart: Callable[[RunRecord], Awaitable[object]],
         declare_limits: Callable[[], Awaitable[None]],
     ) -> None:
-        """``revive``: repairs a run that has failed, for ``on_reuse="retry_if_failed"``.
+        """``retry_or_restart``: repairs a run that has failed, for ``on_reuse="retry_if_failed"``.
 
         ``declare_limits``: stores the limits of the code before a start that they decide.
         """
-        self._revive = revive
+        self._retry_or_restart = retry_or_restart
         self._declare_limits = declare_limits
         self._store = store
         self._hub = hub
@@ -122,11 +123,11 @@ class Starts:
         return created, None
 
     async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
-        """Create a run, or repair the failed run that has its id, once, if the policy of the request says so."""
+        """Create a run. With RETRY_IF_FAILED, a failed run that has its id is repaired, once."""
         created, expected = await self._create_once(new, eager=eager)
         if new.on_reuse is OnReuse.RETRY_IF_FAILED and not created.created and _has_failed(created.run):
             with suppress(StateError):  # another call has repaired the run meanwhile
-                await self._revive(created.run)
+                await self._retry_or_restart(created.run)
             again = replace(new, on_conflict=OnConflict.USE_EXISTING)  # the repaired run is no conflict
             created, expected = await self._create_once(again, eager=eager)  # delivers the start events
         return created, expected
@@ -184,16 +185,19 @@ class Starts:
 
         Failed runs that an entry retries are repaired after that transaction, one at a time.
         """
-        return await self._create_many(
-            [self._requests.new_run(workflow, start.params, id=start.id, **start.options) for start in starts]
-        )
+        return await self._create_many([self._entry(workflow, start) for start in starts])
+
+    def _entry(self, workflow: str, start: Start[Any]) -> NewRun:
+        if not isinstance(start, Start):
+            raise InvalidOptionError(f"start_many takes a list of Start(id, params), not {shown(start)}")
+        return self._requests.new_run(workflow, start.params, id=start.id, **start.options)
 
     async def create(
         self, workflow: Any, params: Any = None, *, id: str | None = None, **options: Any
     ) -> InstanceSummary:
         """Start a run whose id must be new, unless the options say otherwise; returns the instance."""
-        gathers = self._requests.definition(workflow).batch is not None
-        chosen = gathers or options.get("dedupe") is not None or options.get("debounce") is not None
+        batched = self._requests.definition(workflow).batch is not None
+        chosen = batched or options.get("dedupe") is not None or options.get("debounce") is not None
         refusing = {} if chosen else {"on_conflict": "fail", "on_reuse": "reject"}
         new = self._requests.new_run(workflow, params, id=id, batch=True, **{**refusing, **options})
         if isinstance(new.policy, LimitedStart):

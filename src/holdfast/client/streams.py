@@ -1,4 +1,4 @@
-"""Reading of streams: iteration over the items of a run, while it runs and afterwards.
+"""Reading of streams: iteration over the items of a run, during the run and afterwards.
 
 A reader holds an offset, and reads the store from there; it never makes a writer wait. In between it waits for the hub,
 which notifies of writes in this process, and one task per client waits for writes of other processes.
@@ -18,7 +18,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_stream_name
 from holdfast.core.show import shown
-from holdfast.core.stream_records import StreamInfo, StreamItem
+from holdfast.core.stream_records import MAX_OFFSET, StreamInfo, StreamItem
 from holdfast.errors import InvalidNameError, InvalidOptionError, StoreError
 from holdfast.kernel.notify import Hub
 from holdfast.store.protocol import Store, StreamHeadsQuery
@@ -68,8 +68,10 @@ class StreamReads:
             check_stream_name(name, self._limits)
         except InvalidNameError as error:
             raise InvalidOptionError(str(error)) from None
-        if not is_whole_number(after, 0):
-            raise InvalidOptionError(f"after must be an offset, a whole number from 0, not {shown(after)}")
+        if not is_whole_number(after, 0, MAX_OFFSET):
+            raise InvalidOptionError(
+                f"after must be an offset, a whole number from 0 to {MAX_OFFSET}, not {shown(after)}"
+            )
         if attempts not in ("successful", "all"):
             raise InvalidOptionError(f'attempts must be "successful" or "all", not {shown(attempts)}')
 

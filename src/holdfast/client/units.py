@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.client.instances import Instances
+from holdfast.core.checks import check_text
 from holdfast.errors import InvalidOptionError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import UnitModel
@@ -32,6 +33,7 @@ class UnitReader:
         return row, units
 
     async def facts(self, workflow: str, id: str, prefix: str = "") -> dict[str, Any]:
+        check_text("prefix", prefix)
         row, units = await self._find(workflow, id)
         return await units.facts(self._store, row, prefix)
 

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.client.instances import Instances
 from holdfast.client.replaying import Replayer
 from holdfast.client.run_file import StoredRun, dumps, to_document
-from holdfast.core.views import ReplayView, Stack
+from holdfast.core.views import FactPosition, ReplayView, Stack
 from holdfast.store.protocol import EventsQuery, LogsQuery, RunRecord, SnapshotQuery, Store
 
 
@@ -29,6 +29,11 @@ class Views:
     ) -> ReplayView:
         row = await self._instances.find(workflow, id, run_number)
         return self._replayer.view(await self._load(row), until, all=all)
+
+    async def fact_positions(self, workflow: str, id: str, *, run_number: int | None = None) -> list[FactPosition]:
+        """The lines of code that the first facts of a run resumed."""
+        row = await self._instances.find(workflow, id, run_number)
+        return self._replayer.fact_positions(await self._load(row, logs=False))
 
     async def document(self, workflow: str, id: str, *, run_number: int | None = None) -> dict[str, Any]:
         """The run as a JSON document that replays on another machine."""

@@ -49,7 +49,7 @@ def why(reasons: Reasons, now: int, *, known: bool) -> str:
 
 
 def _state(reasons: Reasons, now: int, *, known: bool) -> str:
-    row, model, positions = reasons.run.row, reasons.model, reasons.run.positions
+    row, model, positions, relations = reasons.run.row, reasons.model, reasons.run.positions, reasons.relations
     if row.status.terminal:
         return _why_ended(row)
     if row.pausing:
@@ -68,10 +68,11 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
     waiting = "; ".join(filter(None, clauses))
     if row.owner is not None:
         return waiting or f"running workflow code or its {'next' if reasons.steps else 'first'} step{where}"
-    if row.run_at is None and row.started_at is None and single_of(row.options) is not None:
+    begun = row.started_at is not None and (row.origin is None or waiting or relations.watches)
+    if row.run_at is None and not begun and single_of(row.options) is not None:
         return "waiting for the end of the run before it: both were started as singletons with the same key"
     if row.run_at is None:
-        return waiting or _never_due(reasons.relations) + where
+        return waiting or _never_due(relations) + where
     if row.run_at > now:
         return waiting or _why_later(row) + (f", waiting{where}" if where else "")
     if reasons.queue_paused:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from holdfast.core import codec
+from holdfast.core.lowering import SURROGATE_PAIR
 from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
 
@@ -102,7 +103,7 @@ def _plain(key: str, value: Any) -> Any:
         return value if isinstance(value, bool) else int(value)
     if isinstance(value, float) and math.isfinite(value):
         return value
-    if isinstance(value, str) and len(value) <= _MAX_TEXT:
+    if isinstance(value, str) and len(value) <= _MAX_TEXT and not SURROGATE_PAIR.search(value):
         return str.__str__(value)
     if isinstance(value, datetime):
         return _datetime_text(key, value)
@@ -118,4 +119,8 @@ def _datetime_text(key: str, value: datetime) -> str:
     """Text of a fixed width, so that the order of the texts is the order of the times."""
     if value.tzinfo is None:
         raise InvalidOptionError(f"search attribute {key!r} needs an aware datetime, not {value!r}")
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidOptionError(f"search attribute {key!r}: {value!r} is no date in UTC") from None
+    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -55,6 +55,13 @@ def check_enum(name: str, value: Any, choices: type[E]) -> E:
         raise InvalidOptionError(f"{name} must be one of {allowed}, not {shown(value)}") from None
 
 
+def check_text(name: str, value: Any) -> str:
+    """Return the value of an argument that is text."""
+    if not isinstance(value, str):
+        raise InvalidOptionError(f"{name} must be text, not {shown(value)}")
+    return value
+
+
 def check_optional_text(name: str, value: Any) -> str | None:
     """Return the value of an option that is text or None."""
     if value is not None and not isinstance(value, str):

@@ -14,7 +14,7 @@ from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
-from holdfast.core.envelope import SPACE, UNREADABLE, unreadable
+from holdfast.core.envelope import SEALED_LIST, SPACE, UNREADABLE, unreadable, write
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
 from holdfast.core.secret import SECRET_KEY, hidden, plain_secrets
 from holdfast.core.typed import decoder, untyped
@@ -66,6 +66,8 @@ def plain(data: bytes | None) -> Any:
         raise DamagedRunError(f"a stored value is not JSON: {error}") from error
     if end != len(text):
         raise DamagedRunError("a stored value is not JSON: extra data")
+    if type(value) is list and data.startswith(SEALED_LIST):
+        raise unreadable(write(value[0]))
     return value
 
 

@@ -1,7 +1,7 @@
 """Cron texts of five fields, or six with seconds: parsing, checks, and the time of the next tick.
 
 The fields are those of Debian's cron: lists, ranges, steps, names of months and days; ``L``, ``LW`` and ``MON#2`` are
-understood too. Times are UTC, or in a time zone that is named first (``TZ=Europe/Berlin 30 9 * * MON-FRI``). When the
+accepted, too. Times are UTC, or in a time zone that is named first (``TZ=Europe/Berlin 30 9 * * MON-FRI``). When the
 clocks change, the rules of ``wall_times`` apply: the times are repeating if the field of the minutes or of the hours
 begins with ``*``, and fixed otherwise.
 """
@@ -72,7 +72,7 @@ class Cron:
         return tick
 
     def matches(self, local: datetime) -> bool:
-        """True if a time on the wall matches; a text without seconds matches all seconds of its minutes."""
+        """True if a wall-clock time matches; a text without seconds matches all seconds of its minutes."""
         second = local.hour * 3600 + local.minute * 60
         if self._has_seconds:
             second += local.second

@@ -19,6 +19,8 @@ from typing import Any
 from holdfast.errors import PayloadError
 
 SPACE = b" "
+SEALED_LIST = b'[ {"payload":'
+"""The beginning of the params of a batch whose items are envelopes."""
 UNREADABLE = "$unreadable"
 """Key of the placeholder that is shown for a value that this process cannot decode."""
 _PROBLEM = "problem"
@@ -44,7 +46,7 @@ def read(data: bytes) -> dict[str, Any]:
 
 
 def problem(data: bytes, error: PayloadError) -> bytes:
-    """An envelope that says why another one cannot be opened. It is only passed on in memory, never stored."""
+    """An envelope with the error because of which another one cannot be opened. It is never stored."""
     name = data.startswith(b' {"name"') and read(data).get("name")
     return write(({"name": name} if name else {}) | {"payload": 1, _PROBLEM: str(error)})
 
@@ -60,7 +62,7 @@ def unreadable(data: bytes) -> PayloadError:
     if "blobs" in content and not content.get("codec"):
         return PayloadError("the value is in a blob store; this app has no blobs=")
     used = ", ".join(map(str, content.get("codec", ())))
-    return PayloadError(f"the value was encoded by a codec ({used}); this app has no codec=")
+    return PayloadError(f"the value was encoded by a codec ({used}); this app has no codec= for it")
 
 
 def error_name(data: bytes) -> str | None:

@@ -48,7 +48,7 @@ class _Minutes:
 
 
 Exclusion = DateRange | _WholeDays | _Minutes
-"""``end_at``: if a time on the wall is excluded, a later time before which every tick is excluded; else None."""
+"""``end_at`` takes a wall-clock time. If it is excluded, so are all ticks before the returned time; None: it is not."""
 
 
 def parse_exclusion(value: object, zone: tzinfo) -> Exclusion:

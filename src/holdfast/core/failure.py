@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from holdfast import errors
 from holdfast.core import codec, envelope, tracebacks
+from holdfast.core.lowering import SURROGATE_PAIR
 from holdfast.errors import (
     ChildError,
     DamagedRunError,
@@ -123,18 +124,30 @@ class Failure:
     @classmethod
     def of_run(cls, error: BaseException) -> Failure:
         """Convert the exception that ended a run, with the steps that caused it."""
-        return replace(cls.of(error), steps=tuple(dict.fromkeys(_failed_steps(error, 0))))
+        failure = cls.of(error)
+        try:
+            return replace(failure, steps=tuple(dict.fromkeys(_failed_steps(error, 0))))
+        except Exception:  # an exception class of a user whose attributes raise
+            return failure
 
     @classmethod
     def of(cls, error: BaseException, depth: int = 0) -> Failure:
         """Convert an exception.
 
-        This method never raises. The message of an exception whose ``str()`` fails says so.
+        This method never raises. If ``str()`` or an attribute of the exception fails, the message states this.
         """
+        try:
+            return cls._of(error, depth)
+        except Exception as problem:  # an exception class of a user whose attributes raise
+            name, found = type(error).__name__, type(problem).__name__
+            return cls(_text(name), f"<{_text(name)} whose content cannot be read: {found}>", lineage=_lineage(error))
+
+    @classmethod
+    def _of(cls, error: BaseException, depth: int) -> Failure:
         cause = None
         if error.__cause__ is not None and depth < _MAX_CAUSE_DEPTH:
             cause = cls.of(error.__cause__, depth + 1)
-        traceback = tracebacks.trimmed_traceback(error) if depth == 0 else None
+        traceback = _text(tracebacks.trimmed_traceback(error)) or None if depth == 0 else None
         record = _attached_failure(error)
         if record is not None and type(error) is WorkflowError:
             return replace(record, cause=cause, traceback=traceback)
@@ -148,13 +161,14 @@ class Failure:
         if isinstance(error, BaseExceptionGroup) and depth < _MAX_CAUSE_DEPTH:
             exceptions = tuple(cls.of(inner, depth + 1) for inner in error.exceptions[: _MAX_GROUP >> depth])
         return cls(
-            name=error.name if isinstance(error, NonRetryableError) else type(error).__name__,
+            name=_text(getattr(error, "name", None) if isinstance(error, NonRetryableError) else None)
+            or _text(type(error).__name__),
             message=_with_first_cause(_message(error), exceptions),
-            kind=error.kind if isinstance(error, WorkflowError) else "Internal",
+            kind=_text(getattr(error, "kind", None) if isinstance(error, WorkflowError) else None) or "Internal",
             retryable=_retryable(error),
-            details=_storable(error.details, max_bytes) if isinstance(error, WorkflowError) else None,
+            details=_storable(getattr(error, "details", None), max_bytes) if isinstance(error, WorkflowError) else None,
             args=_storable(_args(error), max_bytes),
-            lineage=tuple(c.__name__ for c in type(error).__mro__ if c not in (object, BaseException)),
+            lineage=_lineage(error),
             cause=cause,
             exceptions=exceptions,
             traceback=traceback,
@@ -312,7 +326,19 @@ def _message(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = f"<{type(error).__name__} whose message cannot be shown>"
-    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "…"
+    return _text(text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "…")
+
+
+def _text(value: object) -> str:
+    """Text that JSON can hold: two surrogates that form a pair become the character that they encode."""
+    text = "" if value is None else str(value)
+    if text.isascii():
+        return text
+    return SURROGATE_PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+
+
+def _lineage(error: BaseException) -> tuple[str, ...]:
+    return tuple(_text(c.__name__) for c in type(error).__mro__ if c not in (object, BaseException))
 
 
 def _with_first_cause(message: str, exceptions: Sequence[Failure]) -> str:
@@ -332,7 +358,8 @@ def _args(error: BaseException) -> list[Any]:
 
 def _retryable(error: BaseException) -> bool | None:
     if isinstance(error, WorkflowError):
-        return error.retryable
+        retryable = getattr(error, "retryable", None)
+        return None if retryable is None else bool(retryable)
     # Wrong arguments, or wrong use of workflow code: the same call would be refused again.
     return False if isinstance(error, InputError) or type(error) is WorkflowCodeError else None
 

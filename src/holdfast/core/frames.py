@@ -19,7 +19,7 @@ _MAX_LOCALS = 50
 
 
 def user_frames(frames: Iterable[FrameType], workflow_file: str) -> list[FrameType]:
-    """The frames of user code, which may be an installed package: then it is the package of the workflow's file.
+    """The frames of user code: files that belong to no package, and those of the package of the workflow's file.
 
     A workflow of the engine's own package, as in its demo, has only the frames of its file.
     """
@@ -55,7 +55,7 @@ def position_of_function(function: Any) -> CodePosition | None:
 
 
 def _line_of_def(file: str, first: int) -> int:
-    """The line of ``def``, behind the decorators, with which the code of a decorated function begins."""
+    """The line of ``def`` of a function whose code begins with the line ``first``, that of its first decorator."""
     for line in range(first, first + 50):
         text = linecache.getline(file, line).strip()
         if text.startswith(("def ", "async def ", "class ")) or "lambda" in text:

@@ -6,7 +6,7 @@ from random import Random
 
 
 def retry_jitter(seed: int, key: str, attempt: int) -> float:
-    """A fraction below 1 that spreads retries; the same whenever it is computed for this attempt of this key.
+    """A fraction below 1 that spreads retries. It depends only on the seed, the key and the number of the attempt.
 
     ``key``: the key of the step, empty for the retry of a run.
     """

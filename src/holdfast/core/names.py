@@ -65,6 +65,8 @@ def check_node_name(value: object, limits: Limits) -> str:
 
 def check_log_category(value: object, limits: Limits) -> str:
     name = _checked(value, "log category", limits.log_category, InvalidLogError)
+    if not name.isprintable():
+        raise InvalidLogError(f"log category {shown(name)} is not valid: printable characters are allowed")
     if name == SYSTEM_CATEGORY:
         raise InvalidLogError(f"log category {name!r} is reserved for the engine; choose another")
     return name

@@ -28,7 +28,7 @@ class OutboxState(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     PARKED = "parked"
-    """Delivery has been given up until it is requested again."""
+    """Not delivered again until a request redelivers the event: too many deliveries have failed."""
 
 
 @dataclass(frozen=True, slots=True)

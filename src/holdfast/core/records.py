@@ -63,7 +63,7 @@ class StepRecord:
     progress: Any = None
     """The value reported by the last heartbeat of a step that is not completed."""
     heartbeat_at: datetime | None = None
-    """The time of that heartbeat."""
+    """The time of the last heartbeat."""
     resolved: bool = False
     """True if the outcome was decided by hand (``run.resolve``, or ``outputs`` of a fork)."""
 
@@ -99,7 +99,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class OriginRecord:
-    """The run whose history a run continues, and the request that made it so."""
+    """The run whose history a run continues, and the request that created the continuation."""
 
     action: str
     """``retry``, ``fork`` or ``resolve``."""
@@ -161,7 +161,7 @@ class WhyParts:
     """For ``retry``: the number of the attempt that failed last."""
     max_attempts: int | None = None
     error: ErrorInfo | None = None
-    """For ``retry``: the error of that attempt."""
+    """For ``retry``: the error of the attempt that failed last."""
     code: str | None = None
     """For ``parked``: the reason, such as ``NON_DETERMINISTIC`` or ``WORKER_LOST``; None: another error."""
     others: tuple[WhyParts, ...] = ()
@@ -324,6 +324,8 @@ class LimitInfo:
     """Keys with something in progress."""
     changed: bool
     """The values were set at run time, and differ from those in the code."""
+    rate_used: int = 0
+    """Starts that count against the burst of the rate now, under the key that has started the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +336,7 @@ class QueueInfo:
     due: int
     """Tasks that are due and that no worker owns."""
     oldest_due: datetime | None
-    """The time at which the oldest of them became due."""
+    """The time at which the oldest due task became due."""
     running: int
     """Tasks that workers own."""
     workers: int
@@ -369,7 +371,7 @@ class Stats:
     due: int
     """Tasks that are due and that no worker owns, in all queues."""
     oldest_due: datetime | None
-    """The time at which the oldest of them became due."""
+    """The time at which the oldest due task became due."""
     workers: int
     """Number of living workers."""
     errors: dict[str, int]
@@ -392,6 +394,6 @@ class VersionInfo:
 class Page(Generic[T]):
     items: list[T]
     cursor: str | None = None
-    """Leads to the next page; None: there is none."""
+    """The cursor of the next page; None: there is none."""
     previous: str | None = None
-    """Leads to the page before; None: there is none, or the list has no such cursors."""
+    """The cursor of the page before; None: there is none, or the list has no such cursors."""

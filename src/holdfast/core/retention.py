@@ -1,4 +1,4 @@
-"""``Retention``: how long finished runs are kept."""
+"""``Retention``: the time for which finished runs are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RetentionRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long finished runs are kept, by their status. None keeps them for ever.
+    """The time for which finished runs are kept, by their status. None keeps them for ever.
 
     ``keep``: the newest finished runs of each workflow that are kept whatever their age.
     """
@@ -33,7 +33,7 @@ class Retention:
     terminated: Duration | None = None
     keep: int = 0
     streams: Duration | None = None
-    """How long the streams of finished runs are kept; None keeps them as long as their runs."""
+    """The time for which the streams of finished runs are kept; None keeps them as long as their runs."""
 
     def __post_init__(self) -> None:
         for name in ("complete", "errored", "cancelled", "terminated", "streams"):

@@ -26,6 +26,8 @@ _MIN_INTERVAL_MS = 1000
 _MAX_EXCLUDED = 100_000
 """Number of excluded ticks in a row after which a schedule has no more ticks."""
 _MAX_PARTS = 100
+_YEARS = range(1900, 9001)
+"""Years in which ticks may begin: the search for ticks needs times before and after them."""
 
 
 class _Ticks(Protocol):
@@ -39,9 +41,12 @@ class Interval:
     every_ms: int
     offset_ms: int = 0
 
-    def after(self, moment: datetime) -> datetime:
+    def after(self, moment: datetime) -> datetime | None:
         since = to_ms(moment) - self.offset_ms
-        return from_ms((since // self.every_ms + 1) * self.every_ms + self.offset_ms)
+        try:
+            return from_ms((since // self.every_ms + 1) * self.every_ms + self.offset_ms)
+        except OverflowError:  # after the year 9999
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,8 @@ class ScheduleSpec:
             _texts("calendar", calendar),
             tuple(_excluded_text(one) for one in _list("exclude", exclude)),
             timezone,
-            _time("start", start),
-            _time("end", end),
+            None if start is None else to_ms(check_first("start", start)),
+            None if end is None else to_ms(check_time("end", end)),
             0 if jitter is None else option_ms("jitter", jitter),
         )
         if not spec._ticks:
@@ -254,9 +259,18 @@ def _excluded_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) and not isinstance(value, datetime) else value
 
 
-def _time(name: str, value: Any) -> int | None:
-    if value is None:
-        return None
+def check_time(name: str, value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidOptionError(f"{name} must be a datetime with a time zone, not {shown(value)}")
-    return to_ms(value)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidOptionError(f"{name} must be in the years 1 to 9999 of UTC, not {shown(value)}") from None
+
+
+def check_first(name: str, value: Any) -> datetime:
+    """Check a time from which ticks are searched."""
+    first = check_time(name, value)
+    if first.year not in _YEARS:
+        raise InvalidOptionError(f"{name} must be in the years {_YEARS[0]} to {_YEARS[-1]}, not {shown(value)}")
+    return first

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.core import codec
+from holdfast.core import codec, envelope
 from holdfast.core.model import optional_from_ms
 
-SCHEDULED_FOR, LAST_RESULT = "scheduledFor", "lastResult"
-"""Names in the stored options of a run."""
+SCHEDULED_FOR, LAST_RESULT, MEMO, SEALED = "scheduledFor", "lastResult", "memo", "sealed"
+"""Names in the stored options of a run. With a codec, the memo and the last result are in one envelope, SEALED."""
 
 
 class Tick(NamedTuple):
@@ -25,5 +25,7 @@ def tick_of(options: bytes | None) -> Tick:
     if options is None or SCHEDULED_FOR.encode() not in options:
         return _NO_TICK
     content = codec.plain_object(options, "value of the options")
+    if SEALED in content:
+        raise envelope.unreadable(content[SEALED].encode())
     last = content.get(LAST_RESULT)
     return Tick(optional_from_ms(content.get(SCHEDULED_FOR)), last[0] if last else None)

@@ -104,10 +104,11 @@ def has_secret(annotation: Any) -> bool:
 
     Of a name that is not defined yet, the text is the only source.
     """
-    return _has_secret(annotation, set())
+    return _has_secret(annotation, {})
 
 
-def _has_secret(annotation: Any, seen: set[int]) -> bool:
+def _has_secret(annotation: Any, seen: dict[int, Any]) -> bool:
+    """``seen``: the examined annotations by id. It keeps them alive: a new object could get the id of a deleted one."""
     if isinstance(annotation, Unresolved):
         try:
             annotation = annotation.evaluate()
@@ -117,7 +118,7 @@ def _has_secret(annotation: Any, seen: set[int]) -> bool:
         return True
     if id(annotation) in seen:
         return False
-    seen.add(id(annotation))
+    seen[id(annotation)] = annotation
     parts = [*get_args(annotation)]
     if isinstance(annotation, type) and (is_dataclass(annotation) or any(map(vars(annotation).__contains__, _FIELDS))):
         try:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+MAX_OFFSET = 10**18 - 1
+"""The largest offset that a reader may begin after; both stores have a type for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamItem:

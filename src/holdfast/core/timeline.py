@@ -63,31 +63,32 @@ class Hold:
     lost: bool = False
 
 
-def items_of(steps: Iterable[StepRecord], facts: Iterable[Fact]) -> list[Item]:
-    """The items of a run's steps, in the order of their starts."""
+def items_of(steps: Iterable[StepRecord], facts: Iterable[Fact], *, planned: bool = False) -> list[Item]:
+    """The items of a run's steps, in the order of their starts. ``planned``: also of steps that have not begun."""
     by_key: dict[str, list[Fact]] = {}
     for fact in facts:
         key = f"{fact.key}[{fact.n}]" if fact.state == FactState.ITEM else fact.key
-        by_key.setdefault(key, []).append(fact)
-    items = [_item(step, by_key.get(step.step_key, [])) for step in steps]
-    return _with_lanes(sorted(items, key=lambda item: item.start))
+        if fact.state != FactState.PLAN:  # a planned step has not begun
+            by_key.setdefault(key, []).append(fact)
+    begun = [step for step in steps if planned or step.step_key in by_key]
+    items = [_item(step, by_key.get(step.step_key, [])) for step in begun]
+    return _with_groups(sorted(items, key=lambda item: item.start))
 
 
 def _item(step: StepRecord, facts: Sequence[Fact]) -> Item:
     if len(facts) == 1 and facts[0].state == FactState.RESULT and step.type == StepType.DO:  # most of a long run
         [fact] = facts
         return Item(step, fact.started_at, fact.at, fact.at, [_ended(fact, fact.attempts or 1, None)], fact.event)
-    recorded = [fact for fact in facts if fact.state != FactState.PLAN]
-    if not recorded:  # a planned step that has not begun
+    if not facts:  # a planned step that has not begun
         at = to_ms(step.created_at)
         return Item(step, at, None, at)
-    result = next((fact for fact in recorded if fact.state in (FactState.RESULT, FactState.ITEM)), None)
-    attempts = [*_attempts(step, recorded, result)]
+    result = next((fact for fact in facts if fact.state in (FactState.RESULT, FactState.ITEM)), None)
+    attempts = [*_attempts(step, facts, result)]
     return Item(
         step,
-        min(fact.started_at for fact in recorded),
+        min(fact.started_at for fact in facts),
         None if result is None else result.at,
-        max(fact.at for fact in recorded),
+        max(fact.at for fact in facts),
         attempts,
         None if result is None else result.event,
         step.name if step.type == StepType.CHILD else None,
@@ -101,7 +102,8 @@ def _attempts(step: StepRecord, facts: Sequence[Fact], result: Fact | None) -> I
         if calls:
             yield _ended(result, result.attempts or 1, None)
         return
-    starts = {fact.n: fact for fact in facts if fact.state == FactState.START and calls}
+    begun = [fact for fact in facts if fact.state == FactState.START and calls]
+    starts = {fact.n: fact for fact in begun if fact.event_type is None}  # a chain's step that waits has no attempt
     beats = {fact.n: fact for fact in facts if fact.state == FactState.HEARTBEAT}
     failures = [fact for fact in facts if fact.state == FactState.FAILURE]
     for failure in failures:
@@ -142,7 +144,7 @@ def _worker(start: Fact | None) -> str | None:
     return owner if isinstance(owner, str) else None
 
 
-def _with_lanes(items: Sequence[Item]) -> list[Item]:
+def _with_groups(items: Sequence[Item]) -> list[Item]:
     """Number the groups of items that were started together and overlapped."""
     numbered: list[Item] = []
     group: list[Item] = []
@@ -185,7 +187,7 @@ def holds_of(items: Iterable[Item], seen: Mapping[str, int]) -> list[Hold]:
 
 def _hold(attempt: Attempt, seen: Mapping[str, int]) -> Hold:
     worker, lost, end = attempt.worker or "", attempt.outcome == LOST, attempt.end
-    if lost and end is not None:  # the attempt ends when its loss is noticed; the worker was lost before
+    if lost and end is not None:  # the attempt ends when its lease expires; the worker was lost earlier
         end = min(end, max(attempt.start, seen.get(worker, end), attempt.heartbeat_at or 0))
     return Hold(worker, attempt.start, end, lost)
 
@@ -195,7 +197,7 @@ def _continues(last: Hold, hold: Hold) -> bool:
 
 
 def working_ms(items: Iterable[Item], now: int) -> int:
-    """The time in which at least one attempt ran. It is not known for how long a lost attempt ran."""
+    """The time in which at least one attempt ran, without lost attempts, whose duration is not known."""
     attempts = (one for item in items for one in item.attempts if one.outcome != LOST)
     spans = sorted((one.start, now if one.end is None else one.end) for one in attempts)
     total, reached = 0, 0

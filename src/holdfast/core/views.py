@@ -79,6 +79,17 @@ class FactRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FactPosition:
+    """The line of code that a fact resumed."""
+
+    fact: int
+    """Number of facts that the code had received then, this one included."""
+    step_key: str
+    ok: bool
+    position: CodePosition
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayView:
     """A run after a number of its facts."""
 

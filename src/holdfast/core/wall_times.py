@@ -76,13 +76,13 @@ class CombinedTimes:
 
 @dataclass(frozen=True, slots=True)
 class WallTimes:
-    """The ticks of a clock on the wall."""
+    """Ticks at wall-clock times of some days."""
 
     days: Days
     times: Times
     zone: tzinfo
     repeating: bool
-    """See the rules above; False: fixed times."""
+    """True: repeating times, False: fixed times; see the docstring of the module."""
 
     def after(self, moment: datetime) -> datetime | None:
         """The first tick later than ``moment``, in UTC; None: there is none in fifty years."""
@@ -90,7 +90,7 @@ class WallTimes:
         return self._repeating_after(moment) if self.repeating else self._fixed_after(moment)
 
     def _fixed_after(self, moment: datetime) -> datetime | None:
-        # A later time on the wall never occurs earlier, so the search needs no step back.
+        # A later wall-clock time never occurs earlier, so the search needs no step back.
         local: datetime | None = _local(moment, self.zone).replace(microsecond=0)
         while local is not None:
             local = self._match(local + _SECOND)
@@ -116,7 +116,7 @@ class WallTimes:
             start = end if last != offset else max(end, tick - _DAY)
 
     def _match(self, local: datetime) -> datetime | None:
-        """The first match at or after a time on the wall."""
+        """The first match at or after a wall-clock time."""
         day, second = local.date(), local.hour * 3600 + local.minute * 60 + local.second
         last_year = min(day.year + _HORIZON_YEARS, date.max.year - 1)
         while day.year <= last_year:

@@ -18,7 +18,6 @@ from holdfast.http import bodies, responses
 from holdfast.http.auth import Authorize, AuthRequest, Denied, HookTimeout, Scope
 from holdfast.http.response_bodies import date
 from holdfast.http.responses import Problem, reply
-from holdfast.http.session import SessionInfo
 from holdfast.http.strict import strict
 
 PATH = "/_session"
@@ -65,25 +64,24 @@ class SessionGate:
         path = connection["path"].removeprefix(connection.get("root_path", ""))
         if path == PATH and connection["method"] == "POST":
             return await self._sign_in(Request(connection, receive))
-        session = self._attach(connection, headers)
+        self._attach(connection, headers)
         if path == PATH and connection["method"] == "DELETE":
             return self._sign_out(connection, headers)
         if path == PATH:
             raise Problem(405, responses.METHOD_NOT_ALLOWED, "allowed: DELETE, POST", headers={"allow": "DELETE, POST"})
-        del session
         return None
 
     def _check_site(self, connection: Connection, headers: Headers) -> None:
-        """Refuse a write that a page of another site makes a browser send; the header is the browser's own."""
+        """Refuse a write that a page of another site makes a browser send. Scripts cannot set this header."""
         if connection["method"] not in _SAFE_METHODS and headers.get("sec-fetch-site", "") not in _SAME_SITE:
             raise Problem(403, responses.FORBIDDEN, "requests from other sites are refused (Sec-Fetch-Site)")
 
-    def _attach(self, connection: Connection, headers: Headers) -> SessionInfo | None:
+    def _attach(self, connection: Connection, headers: Headers) -> None:
         """Authorize a request by its cookie, unless it has an Authorization header of its own."""
         key = _cookie(headers)
         found = None if key is None or "authorization" in headers else self._sessions.find(key)
         if found is None:
-            return None
+            return
         authorization, session = found
         if connection["method"] not in _SAFE_METHODS and not is_csrf_token(session, headers.get("x-csrf-token", "")):
             raise Problem(
@@ -92,7 +90,6 @@ class SessionGate:
         kept = [(name, value) for name, value in connection["headers"] if name != b"cookie"]
         connection["headers"] = [*kept, (b"authorization", authorization.encode("latin-1", "replace"))]
         session.attach(connection)
-        return session
 
     async def _sign_in(self, request: Request) -> Response:
         body: SignIn = await bodies.read(request, _SIGN_IN, _MAX_BODY, required=True)

@@ -55,7 +55,7 @@ class Sessions:
         return key, info
 
     def find(self, key: str) -> tuple[str, SessionInfo] | None:
-        """The value of the Authorization header for this session; None if there is none, or none any more."""
+        """The value of the Authorization header for a session, and its data; None: it does not exist, or has ended."""
         digest, now = _digest(key), self._now()
         session = self._by_digest.get(digest)
         if session is None:
@@ -78,5 +78,5 @@ def is_csrf_token(session: SessionInfo, given: str) -> bool:
 
 
 def _digest(key: str) -> bytes:
-    """The key of a session: a lookup by digest reveals nothing about ids through its duration."""
+    """The key of a session in memory. The duration of a lookup depends on the digest only, and so reveals no id."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

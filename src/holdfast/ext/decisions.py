@@ -1,4 +1,4 @@
-"""Decisions of persons about the calls of agents: events that several waits of one run share.
+"""Decisions of people about the calls of agents: events that several waits of one run share.
 
 Agents that work in parallel in one run wait for events of the same type. One wait at a time, the **reader**, receives
 events; each decision goes to the agent whose call it names, also if that agent opens the call later.
@@ -22,12 +22,12 @@ D = TypeVar("D")
 
 
 @dataclass(slots=True)
-class _Board:
+class _SharedDecisions:
     """The decisions of one run that arrived in events of one type."""
 
     open_calls: set[str] = field(default_factory=set)
     decided: dict[str, Any] = field(default_factory=dict)
-    """Decisions that no agent has taken yet."""
+    """Decisions that no agent has received yet."""
     reading: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -48,7 +48,8 @@ class _Board:
             context.log.warning(f"a decision names the call {call!r}, which is not open")
 
 
-_boards: WeakKeyDictionary[Context, dict[str, _Board]] = WeakKeyDictionary()
+_by_run: WeakKeyDictionary[Context, dict[str, _SharedDecisions]] = WeakKeyDictionary()
+"""The decisions of each run, by the type of their events."""
 
 
 async def decisions(
@@ -65,27 +66,27 @@ async def decisions(
     ``call_of`` is the call that a decision names. Raises ``WaitForEventTimeoutError`` if no event arrives in time. An
     event that does not fit ``payload`` is ignored, with a warning in the log of the run.
     """
-    board = _boards.setdefault(context, {}).setdefault(event, _Board())
+    shared = _by_run.setdefault(context, {}).setdefault(event, _SharedDecisions())
     missing, numbers = sorted({*calls}), count(1)
     first = min(missing, default="")
-    board.open_calls.update(missing)
+    shared.open_calls.update(missing)
     try:
         while missing:
-            if (call := next((one for one in missing if one in board.decided), None)) is not None:
+            if (call := next((one for one in missing if one in shared.decided), None)) is not None:
                 missing.remove(call)
-                board.open_calls.discard(call)
-                yield board.decided.pop(call)
-            elif board.reading:
-                await board.changed.wait()
+                shared.open_calls.discard(call)
+                yield shared.decided.pop(call)
+            elif shared.reading:
+                await shared.changed.wait()
             else:
                 name = f"{event} {next(numbers)} for {first}"
-                with board.reader():
+                with shared.reader():
                     waiting = context.wait_for_event(name, type=event, timeout=timeout, payload=payload)
                     try:
                         decision = (await waiting).payload
                     except EventInvalidError as error:
                         context.log.warning(f"an event of the type {event!r} is ignored: {error}")
                         continue
-                    board.note(call_of(decision), decision, context)
+                    shared.note(call_of(decision), decision, context)
     finally:
-        board.open_calls.difference_update(missing)
+        shared.open_calls.difference_update(missing)

@@ -1,6 +1,7 @@
 """FastAPI and Starlette: the response that a run was accepted, and a route that waits for its result.
 
-The links of the response lead to the routes of ``app.asgi()``, mounted in the same application, or to own routes.
+The links of the response lead to the routes of ``app.asgi()``, mounted in the same application, or to other routes of
+the program.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def accepted(
 
     ``Location`` and ``links.self`` lead to the instance, ``links.result`` to a long poll that returns after at most
     ``wait``: status 200 with the result of a run that has ended, 202 while it has not. ``api`` is the path at which
-    the HTTP API is mounted in the application that serves ``request``; ``result`` is the path of an own route for
-    the long poll, such as one with ``result_or_accepted``.
+    the HTTP API is mounted in the application that serves ``request``; ``result`` is the path of another route
+    for the long poll, such as one with ``result_or_accepted``.
 
     Example::
 

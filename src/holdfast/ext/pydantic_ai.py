@@ -57,7 +57,7 @@ _TOOL_OPTIONS = "holdfast"
 class HoldfastDurability(BaseDurabilityCapability[Deps]):
     """Makes an agent durable inside workflows.
 
-    ``app`` says whose workflows run the agent; it may be left out, because an agent finds the run that it is called in.
+    ``app`` is the app whose workflows run the agent. It may be left out: the agent finds the run in which it is called.
     ``model``, ``tool``, ``mcp`` and ``event`` are the options of the steps of that kind; a tool may have its own in its
     metadata (``metadata={"holdfast": StepOptions(timeout="1 minute")}``, or False for a tool that runs in workflow
     code, without a step). ``models`` are further models that a run may name. ``event_stream_handler`` receives the
@@ -164,7 +164,7 @@ def _events() -> TypeAdapter[Any]:
 async def approvals(
     requests: DeferredToolRequests, *, event: str = "approval", timeout: Duration = "24 hours"
 ) -> DeferredToolResults:
-    """Wait for a person's decision about each tool call that an agent wants approved; to be called in a workflow.
+    """Wait for a person's decision about each tool call that needs approval; to be called in a workflow.
 
     For each request the run waits for an event with the payload ``{"tool_call_id": ..., "approved": true}``; a refusal
     may have a ``message`` for the model. Events may arrive in any order. Raises ``WaitForEventTimeoutError``.

@@ -67,7 +67,7 @@ async def session(tx: Transaction, **options: Any) -> AsyncIterator[AsyncSession
 
 
 class _Connection:
-    """A connection, as SQLAlchemy sees it. The step commits, so ``commit`` does nothing."""
+    """A connection with the interface that SQLAlchemy requires. The step commits, so ``commit`` does nothing."""
 
     def __init__(self, live: LiveTransaction) -> None:
         self.live = live

@@ -23,7 +23,12 @@ class GraphRepairRules(RepairRules):
         shape = planned_shape(run.facts, run.row)
         results = {fact.key: fact for fact in run.facts if fact.state == FactState.RESULT}
         failed = {key for key, fact in results.items() if not fact.ok}
-        failed_items = {_item_key(fact): fact for fact in run.facts if fact.state == FactState.ITEM and not fact.ok}
+        done = results.keys() - failed  # a node that collects errors has a result although items failed
+        failed_items = {
+            _item_key(fact): fact
+            for fact in run.facts
+            if fact.state == FactState.ITEM and not fact.ok and fact.key not in done
+        }
         if resolution is not None and resolution.step in failed_items:
             run, resolution = _with_item(run, failed_items[resolution.step], resolution), None
         elif resolution is not None and resolution.step not in failed:

@@ -58,7 +58,7 @@ def parse(data: bytes) -> Any:
 async def _bytes(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length[:20]) > limit:
-        raise responses.too_large(limit)
+        raise responses.too_large(limit, int(length[:20]))
     data = bytearray()
     try:
         async with asyncio.timeout(TIMEOUT_S):

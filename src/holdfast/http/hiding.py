@@ -30,7 +30,7 @@ _VALUES = frozenset(
 """Fields whose values are JSON of the user's program."""
 _TEXTS = frozenset({"message", "traceback", "why", "waitingFor"})
 """Fields whose texts may quote values of the user's program."""
-_SHOWN_WITH_CARE = _VALUES | _TEXTS
+_REDACTED_FIELDS = _VALUES | _TEXTS
 
 
 def without_secrets(body: Any) -> Any:
@@ -53,7 +53,7 @@ def _hidden(body: Any, redaction: Redaction) -> Any:
         return body
     if isinstance(body, Mapping):
         return {
-            name: value if type(value) in _LEAVES and name not in _SHOWN_WITH_CARE else _field(name, value, redaction)
+            name: value if type(value) in _LEAVES and name not in _REDACTED_FIELDS else _field(name, value, redaction)
             for name, value in body.items()
         }
     return [_hidden(item, redaction) for item in body] if isinstance(body, list) else body

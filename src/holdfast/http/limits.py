@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, NotRequired
 
-from fastapi import Path
-from pydantic import Field, TypeAdapter
+from fastapi import Path, Query
+from pydantic import BaseModel, Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
@@ -17,6 +17,7 @@ from holdfast.core.records import LimitInfo
 from holdfast.http.admission import admitted
 from holdfast.http.auth import Scope
 from holdfast.http.backend import Backend
+from holdfast.http.queries import check_query
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec
 from holdfast.http.start_options import Duration
@@ -52,6 +53,8 @@ class RateBody(TypedDict):
     count: Count
     perMs: Count
     burst: Count
+    used: Count
+    """Starts that count against ``burst`` now; of a limit with keys, those of the key with the most."""
 
 
 class LimitBody(TypedDict):
@@ -70,6 +73,25 @@ class LimitsBody(TypedDict):
     limits: list[LimitBody]
 
 
+class LimitKeyBody(TypedDict):
+    key: str
+    used: Count
+    waiting: Count
+
+
+class LimitKeysBody(TypedDict):
+    keys: list[LimitKeyBody]
+    """Those with the most waiting attempts, nodes and runs first."""
+    total: Count
+    """Number of keys in use."""
+
+
+class LimitKeysParams(BaseModel):
+    """The query of the keys of a limit: their maximum number."""
+
+    count: Annotated[int, Field(ge=1, le=100)] = 20
+
+
 class LimitRoutes:
     """Shows and changes limits."""
 
@@ -79,6 +101,14 @@ class LimitRoutes:
     async def list_limits(self) -> Response:
         """The limits with their use, by name."""
         body: LimitsBody = {"limits": [_limit(limit) for limit in await self._client().flow.limits()]}
+        return reply(body)
+
+    async def keys(self, request: Request, limit: LimitName, query: Annotated[LimitKeysParams, Query()]) -> Response:
+        """The use of a limit by key."""
+        check_query(request, query)
+        found = await self._client().flow.limit_keys(limit, query.count)
+        keys: list[LimitKeyBody] = [{"key": one.key, "used": one.used, "waiting": one.waiting} for one in found.keys]
+        body: LimitKeysBody = {"keys": keys, "total": found.total}
         return reply(body)
 
     async def change(self, request: Request, limit: LimitName) -> Response:
@@ -99,6 +129,7 @@ def limit_routes(backend: Backend) -> Sequence[Spec]:
     errors = (400, 404, 408, 413, 415)
     return [
         Spec("GET", "/_limits", "listLimits", Scope.READ, routes.list_limits, LimitsBody),
+        Spec("GET", "/_limits/{limit}/keys", "listLimitKeys", Scope.READ, routes.keys, LimitKeysBody, (400, 404)),
         Spec("PUT", "/_limits/{limit}", "changeLimit", Scope.OPERATE, routes.change, LimitBody, errors, _CHANGES),
     ]
 
@@ -107,7 +138,12 @@ def _limit(limit: LimitInfo) -> LimitBody:
     rate = limit.rate
     shown: RateBody | None = None
     if rate is not None:
-        shown = {"count": rate.count, "perMs": to_ms(rate.per, "per"), "burst": rate.burst or rate.count}
+        shown = {
+            "count": rate.count,
+            "perMs": to_ms(rate.per, "per"),
+            "burst": rate.burst or rate.count,
+            "used": limit.rate_used,
+        }
     return {
         "name": limit.name,
         "concurrency": limit.concurrency,

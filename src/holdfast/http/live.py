@@ -64,6 +64,8 @@ class _Topic:
         self.update: Update | None = None
         self.changed = asyncio.Event()
         self.pages = 0
+        self.failed = False
+        """The last read failed unexpectedly; this has been logged."""
         self._frames: dict[str, bytes] = {}
 
     def set(self, update: Update) -> None:
@@ -173,12 +175,15 @@ class Broadcaster:
                 await self._round(client)
                 await self._pause(asyncio.get_running_loop().time() - began)
                 version = await self._next(client, version)
-            except HoldfastError as error:  # the pages show old data, and when it was read
+            except HoldfastError as error:  # the pages show the old data with the time of their read
                 _log.warning("cannot read live updates (%s): %s", error.code, error)
+                await asyncio.sleep(_IDLE_S)
+            except Exception:  # without the loop, all open pages would show old data
+                _log.exception("cannot read live updates")
                 await asyncio.sleep(_IDLE_S)
 
     async def _pause(self, reading: float) -> None:
-        """Wait after a round whose reads took ``reading`` seconds; its updates are sent meanwhile."""
+        """Wait after a round whose reads took ``reading`` seconds. Its updates are sent during the wait."""
         await asyncio.sleep(_MIN_PAUSE_S)
         pause = min(_SHARE * (reading + self._sending), _MAX_PAUSE_S)
         self._sending = 0.0
@@ -192,6 +197,12 @@ class Broadcaster:
             except HoldfastError as error:
                 _log.debug("a topic of live updates could not be read: %s", error)
                 continue
+            except Exception:  # the other topics are read
+                if not topic.failed:
+                    _log.exception("a topic of live updates cannot be read")
+                topic.failed = True
+                continue
+            topic.failed = False
             if update is not None:
                 topic.set(update)
 

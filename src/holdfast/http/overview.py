@@ -62,7 +62,7 @@ class AttentionGroups(TypedDict):
 class SeriesParams(BaseModel):
     """The query of a series: its window, and the workflow."""
 
-    window: Literal["1h", "6h", "24h"] = "1h"
+    window: Literal["1h", "6h", "24h", "7d"] = "1h"
     workflow: str = optional(min_length=1)
 
 
@@ -97,7 +97,7 @@ class OverviewRoutes(Handlers):
         return reply(attention_body(await self._client().overview.attention()))
 
     async def series(self, request: Request, query: Annotated[SeriesParams, Query()]) -> Response:
-        """Runs started and ended per minute, or per 5 or 15 minutes in longer windows."""
+        """Runs started and ended per minute, or per 5, 15 or 120 minutes in longer windows."""
         check_query(request, query)
         client = self._client()
         series = await client.overview.series(query.window, query.workflow)

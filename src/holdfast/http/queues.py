@@ -53,12 +53,12 @@ class QueueRoutes:
         self._client = backend.client
 
     async def pause(self, request: Request, queue: QueueName) -> Response:
-        """Let no worker claim from a queue. Work that workers own continues."""
+        """Pause a queue: no worker claims from it. Work that workers own continues."""
         await self._client().flow.pause_queue(queue, reason=_reason(request))
         return reply(PausedBody(name=queue, paused=True))
 
     async def resume(self, request: Request, queue: QueueName) -> Response:
-        """Let workers claim from a queue again."""
+        """Resume a queue: workers claim from it again."""
         await self._client().flow.resume_queue(queue, reason=_reason(request))
         return reply(PausedBody(name=queue, paused=False))
 
@@ -69,12 +69,12 @@ class QueueRoutes:
         return reply(MovedBody(source=queue, target=body["to"], moved=moved))
 
     async def drain(self, request: Request, worker: WorkerId) -> Response:
-        """Let a worker claim nothing more and give up its runs once their steps in flight have ended."""
+        """Drain a worker: it claims nothing more, and gives up its runs once their steps in flight have ended."""
         await self._client().flow.drain_worker(worker, reason=_reason(request))
         return reply(DrainingBody(id=worker, draining=True))
 
     async def end_drain(self, request: Request, worker: WorkerId) -> Response:
-        """Let a drained worker claim again."""
+        """End the drain of a worker: it claims again."""
         await self._client().flow.resume_worker(worker, reason=_reason(request))
         return reply(DrainingBody(id=worker, draining=False))
 

@@ -22,7 +22,7 @@ class Repair(Handlers):
     """Retry, fork and resolve."""
 
     async def retry(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Let an errored run continue from its history: what failed is tried again, with fresh attempts."""
+        """Let an errored run continue from its history: failed steps are called again, with fresh attempts."""
         client = self._client()
         body: wire_requests.ReasonRequest = admitted(request).body
         await client.repair.retry(*client.instances.address(workflow, instance_id), body.get("reason"))

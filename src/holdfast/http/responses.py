@@ -68,6 +68,8 @@ _STATUS: Sequence[tuple[type[HoldfastError], int]] = (
     (StoreError, 503),
 )
 
+MAX_DISCARDED_BYTES = 32 * 1024 * 1024
+"""Maximum size of the rest of a body that is read and discarded after the response."""
 _MAX_MESSAGE_LENGTH = 1000
 _CLOSE = {"connection": "close"}
 _encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -117,13 +119,17 @@ def invalid(message: str, issues: Sequence[wire.Issue]) -> Problem:
     return Problem(400, VALIDATION_ERROR, message, issues=issues)
 
 
-def too_large(limit: int) -> Problem:
-    """Response to an oversized body. The connection closes, because the rest of the body is not read."""
+def too_large(limit: int, announced: int = 0) -> Problem:
+    """Response to an oversized body. ``announced``: its length, if the request states it.
+
+    The connection stays open, so that the server discards the rest of the body. A server that closes a connection with
+    unread data resets it, and a client that is still sending loses the response.
+    """
     return Problem(
         413,
         PayloadTooLargeError.code,
         f"the body has more than {limit} bytes, which is the maximum",
-        headers=_CLOSE,
+        headers=_CLOSE if announced > MAX_DISCARDED_BYTES else None,
     )
 
 

@@ -244,5 +244,9 @@ def _view_routes(backend: Backend) -> Sequence[Spec]:
             "GET", f"{_INSTANCE}/replay", "replayInstance", Scope.DEBUG, views.replay, wire_views.Replay,
             (400, 403, 404),
         ),
+        Spec(
+            "GET", f"{_INSTANCE}/positions", "getPositions", Scope.DEBUG, views.fact_positions,
+            wire_views.FactPositions, (400, 403, 404),
+        ),
         Spec("GET", f"{_INSTANCE}/export", "exportInstance", Scope.READ, views.export, dict, (400, 404)),
     ]  # fmt: skip

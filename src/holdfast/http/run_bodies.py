@@ -65,7 +65,7 @@ def _add_attempts(body: dict[str, Any], item: Item) -> None:
 
 
 def _is_plain(item: Item) -> bool:
-    """True if the only attempt was successful and says no more than the item: most items of a long timeline."""
+    """True if the only attempt was successful and has no data besides those of the item, as most attempts have."""
     first = item.attempts[0]
     if len(item.attempts) > 1 or first.n != 1 or first.outcome != OK or first.worker is not None:
         return False

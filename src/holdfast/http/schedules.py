@@ -159,6 +159,7 @@ class ScheduleBody(TypedDict):
 
 class SchedulesBody(TypedDict):
     schedules: list[ScheduleBody]
+    cursor: NotRequired[str]
     nextCursor: NotRequired[str]
     hasNextPage: bool
 
@@ -181,7 +182,7 @@ class SchedulesParams(BaseModel):
 
     workflow: str = optional(min_length=1)
     pageSize: PageSize = 25
-    cursor: str = optional(max_length=64)
+    cursor: str = optional(json_schema_extra={"pattern": "^n:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}$"})
     runs: WholeNumber = Field(default=1, le=100)
 
 
@@ -207,7 +208,7 @@ class Schedules(Handlers):
             "hasNextPage": page.cursor is not None,
         }
         if page.cursor is not None:
-            body["nextCursor"] = page.cursor
+            body["cursor"] = body["nextCursor"] = page.cursor
         return reply(body)
 
     async def create(self, request: Request) -> Response:
@@ -233,12 +234,12 @@ class Schedules(Handlers):
         return _done()
 
     async def pause(self, request: Request, schedule: ScheduleName) -> Response:
-        """Take up no more ticks."""
+        """Pause a schedule: no more ticks are taken up."""
         await self._client().schedules.pause(schedule, _note(request))
         return _done()
 
     async def resume(self, request: Request, schedule: ScheduleName) -> Response:
-        """Take up ticks again, from the next one on."""
+        """Resume a schedule: ticks are taken up again, from the next one on."""
         await self._client().schedules.resume(schedule, _note(request))
         return _done()
 

@@ -1,4 +1,4 @@
-"""The session of a request that a cookie authorizes, as the routes of the API see it."""
+"""The session of a request that a cookie authorizes, for the routes of the API."""
 
 from __future__ import annotations
 

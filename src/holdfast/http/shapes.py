@@ -185,7 +185,8 @@ class Shapes(Handlers):
         check_query(request, query)
         client = self._client()
         _, items = await self._drawn(workflow, instance_id, query.runNumber)
-        outbox = await client.outbox.records(*client.instances.address(workflow, instance_id))
+        address = client.instances.address(workflow, instance_id)
+        outbox = await client.outbox.records(*address, query.runNumber)
         steps = sorted((_chain_step(item) for item in items), key=lambda step: step["seq"])
         waiting = [step["seq"] for step in steps if step["state"] not in ("DONE", "PENDING")]
         body: ChainBody = {

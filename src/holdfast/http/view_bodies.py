@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.core.views import FactRecord, FrameInfo, PendingRequest, ReplayView, Stack
+from collections.abc import Sequence
+
+from holdfast.core.views import FactPosition, FactRecord, FrameInfo, PendingRequest, ReplayView, Stack
 from holdfast.http import response_bodies, wire_views
 from holdfast.http.response_bodies import code_position, date, optional_date
 
@@ -37,6 +39,15 @@ def replay(view: ReplayView) -> wire_views.Replay:
         "stack": stack(view.stack),
         "pending": [_pending(request) for request in view.pending],
         "logs": [response_bodies.log(line) for line in view.logs],
+    }
+
+
+def fact_positions(found: Sequence[FactPosition]) -> wire_views.FactPositions:
+    return {
+        "positions": [
+            {"fact": one.fact, "stepKey": one.step_key, "ok": one.ok, "position": code_position(one.position)}
+            for one in found
+        ]
     }
 
 

@@ -39,6 +39,18 @@ class Views(Handlers):
         view = await client.views.replay(*address, query.until, run_number=query.runNumber, all=query.all)
         return reply(view_bodies.replay(view))
 
+    async def fact_positions(
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_views.ExportParams, Query()]
+    ) -> Response:
+        """The lines of code that the first 300 facts of a run resumed, by a replay on the code of the server."""
+        self._check_enabled()
+        check_query(request, query)
+        client = self._client()
+        address = client.instances.address(workflow, instance_id)
+        return reply(
+            view_bodies.fact_positions(await client.views.fact_positions(*address, run_number=query.runNumber))
+        )
+
     async def export(
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_views.ExportParams, Query()]
     ) -> Response:

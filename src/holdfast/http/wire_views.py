@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from holdfast.core.stream_records import MAX_OFFSET
 from holdfast.http.wire import CodePosition, Count, Date, Failure, Log
 from holdfast.http.wire_requests import Flag, WholeNumber, optional
 
@@ -29,7 +30,7 @@ class StreamParams(ExportParams):
     The header ``Last-Event-ID`` overrides ``after``.
     """
 
-    after: WholeNumber = 0
+    after: WholeNumber = Field(default=0, le=MAX_OFFSET)
     attempts: Literal["successful", "all"] = "successful"
 
 
@@ -59,6 +60,18 @@ class Stack(TypedDict):
     tasks: list[TaskStack]
     difference: NotRequired[str]
     """The difference between the history and the code of the server; absent if they fit."""
+
+
+class FactPosition(TypedDict):
+    fact: Count
+    """Number of facts that the code had received then, this one included."""
+    stepKey: str
+    ok: bool
+    position: CodePosition
+
+
+class FactPositions(TypedDict):
+    positions: list[FactPosition]
 
 
 class Fact(TypedDict):

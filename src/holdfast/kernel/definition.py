@@ -66,7 +66,7 @@ class Definition:
     pinned: bool = False
     """Runs finish on the release (``WorkerConfig.version``) that started them."""
     retention: Retention | None = None
-    """How long finished runs are kept; None: as the app's ``retention`` says."""
+    """The time for which finished runs are kept; None: that of the app's ``retention``."""
     version: int | None = None
     """Version that new runs record."""
     blueprint: Callable[[int], Blueprint] | None = None
@@ -80,7 +80,7 @@ class Definition:
     limits: tuple[Limit, ...] = ()
     """Limits of the runs."""
     hold: Literal["working", "until_end"] = "working"
-    """How long a run holds its permit: while it has a worker, or until it ends."""
+    """The time for which a run holds its permit: while it has a worker, or until it ends."""
     batch: Batch | None = None
     """Starts are collected: a run receives a list of the params of several starts."""
     doc: str = ""
@@ -97,7 +97,7 @@ class Definition:
 
     @property
     def has_secret(self) -> bool:
-        """True if an annotation contains a ``Secret``. Asked for the first time when the app opens."""
+        """True if an annotation contains a ``Secret``. Evaluated for the first time when the app opens."""
         if self._has_secret is None:
             in_events = any(event.has_secret() for event in self.events.values())
             self._has_secret = in_events or any(map(has_secret, (self.params_type, *self.annotations())))
@@ -154,7 +154,7 @@ class Registry:
         self.mcp_tools: dict[str, str] = {}
         """Workflows that the MCP server offers as tools, and their descriptions."""
         self.retention: Retention | None = None
-        """How long finished runs are kept; definitions may replace it."""
+        """The time for which finished runs are kept; definitions may replace it."""
         self.schedules: dict[str, Declaration] = {}
         """Declared schedules by name."""
         self.codecs: dict[str, Any] = {}

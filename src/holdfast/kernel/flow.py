@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 64
 _MAX_KEY = 200
+_MAX_QUEUE = 200
 _MAX_COUNT = 1_000_000_000
 
 
@@ -111,6 +112,8 @@ def check_limit(limit: Limit) -> Limit:
     if limit.key is not None and not isinstance(limit.key, str):
         raise InvalidOptionError(f"key must be the name of a field, not {shown(limit.key)}; see limit.by()")
     check_flag("fair", limit.fair)
+    if limit.weights is not None and not isinstance(limit.weights, Mapping):
+        raise InvalidOptionError(f"weights must map keys to positive numbers, not {shown(limit.weights)}")
     for key, weight in (limit.weights or {}).items():
         if not isinstance(key, str) or not isinstance(weight, int | float) or not 0 < weight < _MAX_COUNT:
             raise InvalidOptionError(f"weights must map keys to positive numbers, not {shown(key)} to {shown(weight)}")
@@ -136,8 +139,8 @@ def check_limits(what: str, limits: Any) -> tuple[Limit, ...]:
 
 
 def check_queue(queue: Any) -> str:
-    if not isinstance(queue, str) or not queue:
-        raise InvalidOptionError(f"queue must be a name, not {shown(queue)}")
+    if not isinstance(queue, str) or not 0 < len(queue) <= _MAX_QUEUE or not queue.isprintable():
+        raise InvalidOptionError(f"queue must be a name of 1 to {_MAX_QUEUE} printable characters, not {shown(queue)}")
     return queue
 
 

@@ -10,10 +10,11 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.cron import Cron
 from holdfast.core.durations import describe
+from holdfast.core.envelope import unreadable
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, from_ms, to_ms
 from holdfast.core.retry import Retry
-from holdfast.core.scheduled_start import LAST_RESULT, SCHEDULED_FOR
+from holdfast.core.scheduled_start import LAST_RESULT, MEMO, SCHEDULED_FOR, SEALED
 from holdfast.store.protocol import SINGLE, Expiry, Finish, NextRun, RunRecord
 
 
@@ -49,6 +50,8 @@ class RunOptions:
     """The tick of that schedule."""
     last_result: Sequence[Any] = ()
     """The output of the schedule's last successful run as plain JSON, if there was one."""
+    sealed: str | None = None
+    """The envelope of the memo and the last result, if this process cannot decode it."""
 
     def encode(self) -> bytes | None:
         content = {
@@ -59,7 +62,7 @@ class RunOptions:
             "runMs": self.run_ms,
             "taskMs": self.task_ms,
             "context": dict(self.context),
-            "memo": dict(self.memo),
+            MEMO: dict(self.memo),
             "search": dict(self.search),
             "summary": self.summary,
             "version": self.version,
@@ -69,6 +72,7 @@ class RunOptions:
             "schedule": self.schedule,
             SCHEDULED_FOR: self.scheduled_for,
             LAST_RESULT: list(self.last_result) or None,
+            SEALED: self.sealed,
         }
         kept = {key: value for key, value in content.items() if value is not None and value != {}}
         return codec.encode(kept, what="options") if kept else None
@@ -98,7 +102,7 @@ class RunOptions:
             run_ms=content.get("runMs"),
             task_ms=content.get("taskMs"),
             context=content.get("context", {}),
-            memo=content.get("memo", {}),
+            memo=content.get(MEMO, {}),
             search=content.get("search", {}),
             summary=content.get("summary"),
             version=content.get("version"),
@@ -108,7 +112,13 @@ class RunOptions:
             schedule=content.get("schedule"),
             scheduled_for=content.get(SCHEDULED_FOR),
             last_result=content.get(LAST_RESULT, ()),
+            sealed=content.get(SEALED),
         )
+
+    def check_readable(self) -> None:
+        """Raise ``PayloadError`` if this process cannot decode a part of the options."""
+        if self.sealed is not None:
+            raise unreadable(self.sealed.encode())
 
     def ending(self, end: int) -> RunOptions:
         return replace(self, execution_end=end)

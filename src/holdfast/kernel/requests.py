@@ -265,6 +265,7 @@ class Requests:
         if self._version is not None and definition.runnable:
             new.version, new.pinned = self._version, definition.pinned
         options = RunOptions.of_content(start.options)
+        options.check_readable()
         self._add_options(new, replace(
             options,
             retry=definition.retry if options.retry is None else options.retry,

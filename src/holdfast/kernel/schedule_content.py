@@ -13,7 +13,7 @@ from typing import Any, Literal
 from holdfast.core import codec
 from holdfast.core.checks import check_enum
 from holdfast.core.durations import Duration, describe, option_ms
-from holdfast.core.model import DEFAULT_QUEUE
+from holdfast.core.model import DEFAULT_QUEUE, optional_from_ms
 from holdfast.core.schedule_spec import ScheduleSpec
 from holdfast.errors import InvalidOptionError
 
@@ -41,7 +41,7 @@ class ScheduleContent:
     spec: ScheduleSpec
     overlap: Overlap = Overlap.SKIP
     catch_up: int | Literal["last"] | None = None
-    """Missed ticks: None skips them, LAST starts the latest one, a number starts those of that many milliseconds."""
+    """Missed ticks: None skips all, LAST starts the latest, a number starts those of that many past milliseconds."""
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -131,22 +131,21 @@ def read_catch_up(value: Any) -> int | Literal["last"] | None:
 
 
 def changed_spec(spec: ScheduleSpec, changes: Mapping[str, Any]) -> ScheduleSpec:
-    """A spec with some options replaced. Another kind of ticks replaces all of them."""
+    """A spec with some options replaced. A new ``cron``, ``every`` or ``calendar`` also removes the other two."""
     given: dict[str, Any] = {
         "timezone": spec.timezone, "exclude": list(spec.exclude), "cron": list(spec.cron),
         "calendar": list(spec.calendar), "every": None if spec.every_ms is None else spec.every_ms / 1000,
         "offset": spec.offset_ms / 1000 if spec.offset_ms else None,
         "jitter": spec.jitter_ms / 1000 if spec.jitter_ms else None,
+        "start": optional_from_ms(spec.start), "end": optional_from_ms(spec.end),
     }  # fmt: skip
     if any(changes.get(name) is not None for name in _TICKS):
         given |= {"cron": None, "calendar": None, "every": None, "offset": None}
-    read = ScheduleSpec.read(**(given | dict(changes)))
-    kept = {name: getattr(spec, name) for name in ("start", "end") if name not in changes}
-    return replace(read, **kept) if kept else read
+    return ScheduleSpec.read(**(given | dict(changes)))
 
 
 def digest(workflow: str, content: ScheduleContent, params: bytes | None, paused: bool) -> str:
-    """Identifies a declaration, so that a later start of the program recognises whether the code has changed it."""
+    """A digest of a declaration, by which a later start of the program recognises that the code has changed."""
     text = b"\0".join((workflow.encode(), content.encode(), params or b"", b"p" if paused else b""))
     return hashlib.sha256(text).hexdigest()[:32]
 

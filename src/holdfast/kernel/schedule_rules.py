@@ -1,4 +1,4 @@
-"""The rules of schedules: which ticks are due, which of them start, wait or are skipped, and when the next are due.
+"""The rules of schedules: the due ticks, those of them that start, wait or are skipped, and the next due time.
 
 ``take_up`` is a function of the stored schedule and the time. Its result is written in one change
 (``ScheduleChange``), which fails if the schedule has been changed since it was read.
@@ -16,12 +16,12 @@ from holdfast.kernel.schedule_content import LAST, Overlap, ScheduleContent
 from holdfast.store.protocol import MAX_QUEUED, OPEN_TICKS, ScheduleRow, TickRow, TickState
 
 GRACE_MS = 10_000
-"""A tick that is taken up this late is not missed yet."""
+"""Maximum delay of a tick that is taken up without having been missed."""
 RECHECK_MS = 1_000, 30_000
 """A schedule with queued ticks is due again after a tenth of the time for which the newest of them has waited, within
 these bounds. This replaces a lost notification of a run's end."""
 MAX_STARTS = 100
-"""Number of runs that one change starts. The rest follows in the next one."""
+"""Maximum number of runs that one change starts. The next change starts more."""
 TICK, TRIGGER, BACKFILL = "tick", "trigger", "backfill"
 """Causes of ticks."""
 _MILLISECOND = timedelta(milliseconds=1)
@@ -47,16 +47,16 @@ class Taken:
 
 def take_up(row: ScheduleRow, content: ScheduleContent, now: int) -> Taken:
     """Take up the due ticks of a schedule that was read with its open and queued ticks."""
-    look = _Look(row, content, now)
-    look.notice_ends()
-    look.drain()
+    taking = _TakeUp(row, content, now)
+    taking.record_ends()
+    taking.settle_queued()
     if not row.paused:
-        look.take_due_ticks()
-    return look.taken()
+        taking.take_due_ticks()
+    return taking.taken()
 
 
 def first_tick(content: ScheduleContent, name: str, now: int) -> tuple[int | None, int | None]:
-    """The first tick after a moment, and when it is due: for a schedule that is created, resumed or changed."""
+    """The first tick after a moment, and its due time: for a schedule that is created, resumed or changed."""
     tick = content.spec.after(from_ms(now))
     return (None, None) if tick is None else (to_ms(tick), to_ms(content.spec.due(name, tick)))
 
@@ -76,11 +76,13 @@ def backfill_overlap(overlap: Overlap) -> Overlap:
 
 
 def held(row: ScheduleRow, tick: TickRow) -> bool:
-    """True for a queued tick of a paused schedule, unless the tick belongs to a backfill."""
+    """True for a queued tick that waits for the resume of its schedule. Ticks of a backfill do not."""
     return row.paused and tick.cause != BACKFILL
 
 
-class _Look:
+class _TakeUp:
+    """One call of ``take_up``: the ticks that it changes, and the runs that it starts and ends."""
+
     def __init__(self, row: ScheduleRow, content: ScheduleContent, now: int) -> None:
         self._row = replace(row, ticks=())
         self._content = content
@@ -95,7 +97,7 @@ class _Look:
 
     # --- runs that ended
 
-    def notice_ends(self) -> None:
+    def record_ends(self) -> None:
         """Record the ends of runs, and keep the output of the last successful one."""
         for tick in self._open:
             if tick.status is None or tick.status.terminal:
@@ -106,7 +108,7 @@ class _Look:
 
     # --- the queue
 
-    def drain(self) -> None:
+    def settle_queued(self) -> None:
         """Start, skip or keep each queued tick, the oldest first."""
         for tick in list(self._queued):
             if len(self._starts) < MAX_STARTS:
@@ -142,7 +144,7 @@ class _Look:
                 self._write(queued, TickState.SKIPPED)
         self._queued.append(new)
         self._write(new, TickState.QUEUED)
-        self.drain()
+        self.settle_queued()
 
     def _write(self, tick: TickRow, state: str) -> TickRow:
         tick.state = state
@@ -152,7 +154,7 @@ class _Look:
     # --- ticks
 
     def take_due_ticks(self) -> None:
-        """Take up the due ticks, at most ``MAX_STARTS``; missed ones as ``catch_up`` says."""
+        """Take up the due ticks, at most ``MAX_STARTS``; missed ticks by the policy ``catch_up``."""
         tick = self._first()
         for _ in range(MAX_STARTS):
             if tick is None or self._due(tick) > self._now or len(self._starts) >= MAX_STARTS:
@@ -213,18 +215,18 @@ class _Look:
     # --- the result
 
     def taken(self) -> Taken:
-        self._row.due_at = self._next_look()
+        self._row.due_at = self._next_due()
         blocking = [tick.run for tick in self._open if tick.run is not None] if self._queued else []
         return Taken(self._row, list(self._changed.values()), self._starts, self._ends, blocking)
 
-    def _next_look(self) -> int | None:
-        looks: list[int] = []
+    def _next_due(self) -> int | None:
+        times: list[int] = []
         if self._row.next_tick is not None and not self._row.paused:
-            looks.append(self._due(from_ms(self._row.next_tick)))
+            times.append(self._due(from_ms(self._row.next_tick)))
         if len(self._starts) >= MAX_STARTS or (self._more and not self._queued):
-            looks.append(self._now)
+            times.append(self._now)
         elif self._queued:
             shortest, longest = RECHECK_MS
             waited = self._now - max(tick.at for tick in self._queued)
-            looks.append(self._now + min(max(waited // 10, shortest), longest))
-        return min(looks, default=None)
+            times.append(self._now + min(max(waited // 10, shortest), longest))
+        return min(times, default=None)

@@ -1,4 +1,4 @@
-"""Checks of start policies, and their conversion to the form that the store decides by."""
+"""Checks of start policies, and their conversion to the requests of the store."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def apply_policies(
 ) -> None:
     """Add the policy of a start to its request.
 
-    ``chosen_id``: the caller chose an id or its policies. ``delayed``: the start has a delay. ``repeats``: it has a
-    cron text.
+    ``chosen_id``: the caller chose an id or its policies. ``delayed``: the start has a delay. ``repeats``: the
+    start has a cron text.
     """
     dedupe, singleton, debounce, on_limit = policies
     if on_limit not in _ON_LIMIT:

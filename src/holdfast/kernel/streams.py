@@ -1,4 +1,4 @@
-"""Streams of steps: what ``step_info().stream(name)`` returns.
+"""Streams of steps, which ``step_info().stream(name)`` returns.
 
 An item is buffered with its attempt when ``write`` is called, and the worker stores the buffers of all attempts in
 batches (``StreamSink``): at once while nothing is being written, otherwise with the next batch. The first ``write`` of
@@ -33,7 +33,7 @@ class StreamSink(Protocol):
     """The part of the worker that stores items."""
 
     def put(self, stream: AttemptStream) -> None:
-        """Store what the stream has buffered. Called from the thread of the event loop."""
+        """Store the buffered items of a stream. Called from the thread of the event loop."""
         ...
 
 
@@ -83,11 +83,14 @@ class AttemptStream:
     stored: int = 0
     """Number of items that are stored, with the close marker."""
     in_flight: bool = False
-    """A write is not answered yet."""
+    """True while a write has no reply yet."""
+    in_flight_items: int = 0
+    in_flight_size: int = 0
+    """Number and size of the items of that write."""
     closing: bool = False
-    """The close marker is not stored yet."""
+    """True if a close marker has to be stored."""
     closed: bool = False
-    """``close`` was called."""
+    """True once ``close`` was called."""
     total: StreamWritten = _NOTHING
     """Size of the whole stream after the last write."""
     error: Exception | None = None
@@ -105,15 +108,18 @@ class AttemptStream:
 
     def take(self) -> StreamWrite:
         """The next write. ``written`` is called with its result."""
-        items, self.buffer, self.buffered, self.in_flight = self.buffer, [], 0, True
+        items, self.in_flight = self.buffer, True
+        self.in_flight_items, self.in_flight_size = len(items), self.buffered
+        self.buffer, self.buffered = [], 0
         return StreamWrite(self.task, self.name, self.step_key, self.attempt, self.stored, items, self.closing)
 
     def failed(self, error: Exception) -> None:
-        self.error, self.in_flight = error, False
+        self.error = error
+        self._landed()
         self.wake()
 
     def written(self, write: StreamWrite, result: StreamWritten) -> None:
-        self.in_flight = False
+        self._landed()
         if result.verdict is WriteVerdict.WRITTEN:
             self.stored += len(write.items) + write.closes
             self.closing = self.closing and not write.closes
@@ -121,8 +127,11 @@ class AttemptStream:
         elif result.verdict is WriteVerdict.CLOSED:
             self.error = StateError(closed_message(self.name, self.pid))
         else:
-            self.error = StateError(f"run {self.pid} has another owner: this attempt writes nothing any more")
+            self.error = StateError(f"run {self.pid} has another owner: this attempt can no longer write")
         self.wake()
+
+    def _landed(self) -> None:
+        self.in_flight, self.in_flight_items, self.in_flight_size = False, 0, 0
 
     def wake(self) -> None:
         waiters, self.waiters = self.waiters, []
@@ -184,7 +193,7 @@ class Stream:
         return _Stored(items, first)
 
     def close(self) -> Awaitable[None]:
-        """Close the stream. It counts when the attempt succeeds: until then, and if it fails, the stream is open."""
+        """Close the stream. The stream stays open until the attempt succeeds, and if the attempt fails."""
         items = self._items
         if not items.closed:
             items.closed = True
@@ -193,10 +202,8 @@ class Stream:
 
     def _check_room(self, size: int) -> None:
         items, limits = self._items, self._port.limits
-        check_room(
-            self.name, items.pid, items.total.items + len(items.buffer) + 1, items.total.size + items.buffered + size,
-            limits,
-        )  # fmt: skip
+        count = items.total.items + items.in_flight_items + len(items.buffer) + 1
+        check_room(self.name, items.pid, count, items.total.size + items.in_flight_size + items.buffered + size, limits)
 
     def _begin_close(self) -> None:
         self._items.closing = True
@@ -262,7 +269,7 @@ class AttemptStreams:
                 raise one.error
 
     def abandon(self) -> None:
-        """Drop what is not stored: the attempt has failed or was cancelled."""
+        """Drop the items that are not stored: the attempt has failed or was cancelled."""
         for one in self._streams.values():
             one.buffer, one.buffered, one.closing = [], 0, False
             one.error = one.error or StateError("the attempt has ended")

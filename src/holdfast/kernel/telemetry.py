@@ -1,4 +1,4 @@
-"""``Telemetry``: the observer of what the engine does. Metrics and traces are two implementations of it.
+"""``Telemetry``: the observer of the engine. Metrics and traces are two implementations of it.
 
 The engine calls a method of the observer at each of the points below, and nothing else: an app without telemetry pays
 one ``is None`` test per point. The methods are called on the event loop of the worker or the client. They must return
@@ -99,13 +99,13 @@ class Telemetry:
         """A batch of commits was written; ``seconds``: the time that the store took."""
 
     def commit_written(self, run: RunRecord, commit: Commit, result: Committed) -> None:
-        """The store has answered a commit of a run; ``result.verdict`` says what it wrote."""
+        """The store has replied to a commit of a run; ``result.verdict`` tells which part was written."""
 
     def advance_written(self, run: RunRecord, advance: Advance) -> None:
         """An advance of a unit was written."""
 
     def parked(self, run: RunRecord, reason: str) -> None:
-        """A run was parked by another write than a commit of its own turn. ``reason``: one of a few words."""
+        """A run was parked by another write than a commit of its own turn. ``reason``: one of a few codes."""
 
     # --- the outbox
 

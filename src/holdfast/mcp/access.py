@@ -1,4 +1,4 @@
-"""Authorization of MCP requests: the hooks of the app decide about requests over HTTP, as they do for the HTTP API.
+"""Authorization of MCP requests: the hooks of the app allow or deny requests over HTTP, as those of the HTTP API.
 
 A request over stdio has no headers: the client started the command, and has the rights of its user. This module maps
 tools to the routes of the HTTP API, so that one policy covers both.
@@ -60,7 +60,7 @@ _RESOURCES = Route("listWorkflows", "GET", Scope.READ)
 
 
 class AuthorizedServer(MCPServer[Any]):
-    """An MCP server that asks the hooks of an app before each request over HTTP.
+    """An MCP server that calls the hooks of an app before each request over HTTP.
 
     A hook that confines the caller to some instances by a ``Filter`` denies the request: tools do not apply filters.
     """
@@ -118,7 +118,7 @@ def _tool_requests(name: str, arguments: Mapping[str, Any], headers: Mapping[str
 
 
 def _tool_request(name: str, arguments: Mapping[str, Any], headers: Mapping[str, str]) -> AuthRequest:
-    """The request as a hook sees it. Any other tool is a workflow with the tool's name, and starts a run."""
+    """The request as a hook sees it. A tool without a route is a workflow of this name, of which it starts a run."""
     route = ROUTES.get(name)
     workflow, instance = arguments.get("workflow"), arguments.get("id")
     if route is None:

@@ -106,7 +106,7 @@ def _add(server: MCPServer[Any], annotations: ToolAnnotations, *tools: Callable[
 
 _RESUMABLE = (
     "Starts a durable run and waits for its result. If `done` is false, the run continues: call this tool again with "
-    "its `run_id`, and without waiting for it twice."
+    "its `run_id` to wait for the same run. A call without `run_id` starts another run."
 )
 
 
@@ -236,7 +236,7 @@ class _Reading:
         return {"lines": to_jsonable_python((await (await _run(self.app, workflow, id)).logs())[-100:])}
 
     async def statistics(self) -> dict[str, Any]:
-        """Numbers of runs by workflow and status, due work, errors of the last day and slow steps."""
+        """Numbers of runs by workflow and status, due work, errors of the last hour and slow steps."""
         return _as_json(await self.app.stats())
 
     async def audit_records(self, workflow: str | None = None, id: str | None = None) -> dict[str, Any]:
@@ -257,14 +257,14 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """The tools that write. Each one is done by ``actor``, and is logged."""
+    """The tools that write, in the name of ``actor``. Each call is logged."""
 
     app: Holdfast
     actor: str
 
     async def start_run(self, workflow: str, params: Any = None, id: str | None = None) -> dict[str, Any]:
-        """Start an instance. The schema of ``params`` is in the resource ``holdfast://workflows/{name}``. A live
-        instance with the same id is used instead of a new one."""
+        """Start an instance. The schema of ``params`` is in the resource ``holdfast://workflows/{name}``. An instance
+        with the same id is used instead of a new one, also if it has ended."""
         run = await self.start(workflow, params, id)
         return {"workflow": run.workflow, "id": run.id}
 
@@ -286,7 +286,7 @@ class _Writing:
         return "sent"
 
     async def retry_run(self, workflow: str, id: str, reason: str) -> str:
-        """Let an errored instance continue from its history; what failed is tried again."""
+        """Let an errored instance continue from its history; failed steps are called again."""
         run = await _run(self.app, workflow, id)
         await self._act(f"retry {run.pid}", run.retry(reason=reason))
         return "retried"
@@ -340,7 +340,7 @@ class _Writing:
         return "terminated"
 
     async def _act(self, what: str, call: Any, action: str | None = None, reason: str | None = None) -> Any:
-        """The result of a call in the name of the actor. ``action``: the call leaves no audit record of its own."""
+        """Make a call in the name of the actor. ``action``: the audit record to write, for a call that writes none."""
         actor = current_actor.get() or self.actor
         with self.app.acting_as(actor):
             done = await _refusing(call)
@@ -357,7 +357,7 @@ def _as_json(record: Any) -> dict[str, Any]:
 
 
 async def _refusing(call: Any) -> Any:
-    """The result of a call; an error of Holdfast is reported to the model."""
+    """Await a call; an error of Holdfast is reported to the model."""
     try:
         return await call
     except HoldfastError as error:

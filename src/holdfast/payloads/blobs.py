@@ -60,7 +60,7 @@ class BlobStore(Protocol):
         ...
 
     def writer(self, id: str) -> AbstractAsyncContextManager[BlobWriter]:
-        """Write a blob in parts. It is durable when the context is left; after an error nothing of it is kept."""
+        """Write a blob in parts. The blob is durable when the context is left; after an error nothing is kept."""
         ...
 
     def parts(self, id: str) -> AsyncIterator[bytes]:
@@ -106,7 +106,7 @@ class FileBlobs:
             raise self._not_written(error) from error
 
     def _opened(self, id: str) -> BinaryIO:
-        """A file for a blob that is not complete yet."""
+        """Open a temporary file, which ``_finish`` renames when the blob is complete."""
         part = self._path(id).with_suffix(".part")
         if not self._made:
             _make_folder(self._folder)
@@ -182,7 +182,7 @@ class FileBlobs:
                 age_ms = int((now - path.stat().st_mtime) * 1000)
                 if age_ms < min_age_ms:
                     continue
-                if path.suffix == ".part":  # of a process that died while it was writing
+                if path.suffix == ".part":  # left by a process that died while writing
                     path.unlink()
                 elif _ID.fullmatch(path.name):
                     yield StoredBlob(path.name, age_ms)
@@ -385,7 +385,7 @@ class Blobs:
             await self.blob_store.write(write.id, write.data)
 
     async def prepare(self) -> None:
-        """Let the database count references. It must do so before the first reference is written."""
+        """Let the database count references, which it has to do before the first reference is written."""
         if not self._counting:
             await self._store.blobs(CountReferences())
             self._counting = True

@@ -45,7 +45,7 @@ class BlobParts:
         value refers within a day are deleted.
         """
         if isinstance(parts, str | bytes | bytearray | memoryview):
-            raise TypeError("app.blobs.write takes an iterator of bytes; for one piece give [data]")
+            raise TypeError("app.blobs.write takes an iterator of bytes; for a single value give [data]")
         self._check_transaction()
         blob = _RANDOM.uuid4().hex
         key = _RANDOM.bytes(32) if self._encrypts() else None
@@ -65,8 +65,8 @@ class BlobParts:
         in_database = isinstance(self._blobs.blob_store, DatabaseBlobs)
         if in_database and attempt is not None and attempt.call.wants_tx is Transaction:
             raise StateError(
-                f"step {attempt.key!r} has a Transaction, so it cannot write blobs to the database: they would wait for"
-                " the end of the transaction. Write them in another step, or use StepTx"
+                f"step {attempt.key!r} has a Transaction, so it cannot write blobs to the database: the write would"
+                " wait for the end of the transaction. Write blobs in another step, or use StepTx"
             )
 
     async def read(self, blob: Blob) -> AsyncIterator[bytes]:

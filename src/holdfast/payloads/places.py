@@ -1,20 +1,21 @@
-"""The values in the requests and replies of a store: which fields are sealed, and to which place each one belongs.
+"""The values in the requests and replies of a store: the fields that are sealed, and the place of each value.
 
 ``Seal`` encodes the values in requests of the engine, ``Open`` decodes the values in replies of the database. Both do
-no I/O. Ids, types of events, names of steps, start options, search attributes, plans, notes and
-reasons are not sealed: the database or other processes need them.
+no I/O. Ids, types of events, names of steps, search attributes, plans, notes, reasons, and the start options other than
+the memo and the last result of a schedule are not sealed: the database or other processes need them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core import envelope
+from holdfast.core import codec, envelope
 from holdfast.core.blob import references
 from holdfast.core.facts import EXIT, REPLY, Fact, FactState, Log, MailboxPage, StoredEvent, StoredLog
+from holdfast.core.scheduled_start import LAST_RESULT, MEMO, SEALED
 from holdfast.errors import InvalidOptionError
 from holdfast.payloads.sealing import Place, Sealer
 from holdfast.store.protocol import (
@@ -37,6 +38,7 @@ from holdfast.store.protocol import (
     ReplyToEvent,
     ResolveStep,
     ResolveUnit,
+    RestartRun,
     RunRecord,
     ScheduleRow,
     SendEvent,
@@ -45,8 +47,6 @@ from holdfast.store.protocol import (
 from holdfast.store.protocol.streams import StreamPage, StreamWrite, pack, unpack
 
 _DECODER = json.JSONDecoder()
-_SEALED_LIST = b'[ {"payload":'
-"""The beginning of the params of a batch whose items are sealed."""
 _PLAIN_STATES = frozenset({FactState.PLAN, FactState.TOMBSTONE})
 _EMBEDDED = {EXIT: ((b'"output": {', "output"), (b'"error": {', "error")), REPLY: ((b'"value": {', "reply"),)}
 """Beginnings and roles of the envelopes that the payloads of the engine's events contain: values of the sending run.
@@ -54,6 +54,8 @@ _EMBEDDED = {EXIT: ((b'"output": {', "output"), (b'"error": {', "error")), REPLY
 No other bytes of a payload look like this: JSON is stored without spaces, and the quotes of text are escaped.
 """
 ENGINE_EVENTS = frozenset(_EMBEDDED)
+SEALED_OPTIONS = frozenset({MEMO, LAST_RESULT})
+"""Start options that are values. They are sealed together, as one member of the stored options."""
 
 
 def embedded(type_: str, payload: bytes) -> Iterator[tuple[str, int, int]]:
@@ -73,7 +75,7 @@ def pid_of(workflow: str, instance_id: str) -> str:
 
 def is_sealed_list(data: bytes | None) -> bool:
     """True for the params of a batch whose items are sealed."""
-    return data is not None and data.startswith(_SEALED_LIST)
+    return data is not None and data.startswith(envelope.SEALED_LIST)
 
 
 def sealed_items(data: bytes) -> Iterator[bytes]:
@@ -83,6 +85,10 @@ def sealed_items(data: bytes) -> Iterator[bytes]:
         _, end = _DECODER.raw_decode(text, position + 1)  # after the space of the envelope
         yield text[position:end].encode()
         position = end + 1  # after the comma, or the bracket
+
+
+def _without(content: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name not in names}
 
 
 class Seal:
@@ -122,6 +128,23 @@ class Seal:
             return attributes
         return replace(attributes, memo=self.value(attributes.memo, workflow, "memo", inline=True))
 
+    def options(self, data: bytes | None, workflow: str) -> bytes | None:
+        """Seal the values in the stored options of a run."""
+        if data is None or not any(f'"{name}":'.encode() in data for name in SEALED_OPTIONS):
+            return data
+        sealed = self.sealed_options(codec.plain_object(data, "value of the options"), workflow)
+        return codec.encode(sealed, what="options")
+
+    def sealed_options(self, content: Mapping[str, Any], workflow: str) -> Mapping[str, Any]:
+        """Options in their stored form with the values sealed. The values belong to the workflow, as a memo does."""
+        values = {name: value for name, value in content.items() if name in SEALED_OPTIONS}
+        if not values:
+            return content
+        sealed = self._seal(codec.encode(values, what="options"), Place(workflow, "options"), inline=True)
+        if not envelope.is_envelope(sealed):
+            return content
+        return {**_without(content, SEALED_OPTIONS), SEALED: sealed.decode()}
+
     def params_of_start(self, new: NewRun) -> bytes | None:
         """Seal the params of a start.
 
@@ -134,7 +157,7 @@ class Seal:
             case BatchedStart() if new.params is not None:
                 if references(new.params):  # the rows of a batch are not counted
                     raise InvalidOptionError(
-                        f"workflow {new.workflow} gathers its starts: params cannot contain a Blob"
+                        f"starts of workflow {new.workflow} are collected in batches: params cannot contain a Blob"
                     )
                 return b"[" + self._seal(new.params[1:-1], Place(new.workflow, "params"), inline=True) + b"]"
             case _:
@@ -145,6 +168,7 @@ class Seal:
         return replace(
             new,
             params=self.params_of_start(new),
+            options=self.options(new.options, new.workflow),
             attributes=self.attributes(new.attributes, new.workflow),
             start_events=[
                 StartEvent(event.type, self.value(event.payload, home, f"event:{event.type}"))
@@ -200,7 +224,8 @@ class Seal:
     def finish(self, finish: Finish, home: str) -> Finish:
         successor = finish.next
         if successor is not None:
-            successor = replace(successor, params=self.value(successor.params, home, "params"))
+            options = self.options(successor.options, home.partition("/")[0])
+            successor = replace(successor, params=self.value(successor.params, home, "params"), options=options)
         output = self.value(finish.output, home, "output")
         return replace(finish, output=output, error=self.error(finish.error, home), next=successor)
 
@@ -229,7 +254,10 @@ class Seal:
             case ContinueRun():
                 home = pid_of(request.workflow, request.fork_id or request.instance_id)
                 params = self.value(request.params, home, "params")
-                return replace(request, facts=self.facts(request.facts, home), params=params)
+                options = self.options(request.options, request.workflow)
+                return replace(request, facts=self.facts(request.facts, home), params=params, options=options)
+            case RestartRun():
+                return replace(request, options=self.options(request.options, request.workflow))
             case ResolveStep():
                 home = pid_of(request.workflow, request.instance_id)
                 return replace(request, payload=self._seal(request.payload, Place(home, "event:@resolve")))
@@ -248,7 +276,10 @@ class Seal:
     def schedule(self, row: ScheduleRow) -> ScheduleRow:
         home = f"{row.workflow}/@{row.name}"
         params, result = self.value(row.params, home, "params"), self.value(row.result, home, "result")
-        return replace(row, params=params, result=result)
+        content = codec.plain_object(row.content, "schedule")
+        options = self.sealed_options(content["options"], row.workflow)
+        sealed = codec.encode({**content, "options": options}, what="schedule")
+        return replace(row, params=params, result=result, content=sealed)
 
 
 class Open:
@@ -270,7 +301,23 @@ class Open:
         run.output = self.value(run.output, home, "output")
         run.error = self.value(run.error, home, "error")
         run.memo = self.value(run.memo, run.workflow, "memo")
+        run.options = self.options(run.options, run.workflow)
         return run
+
+    def options(self, data: bytes | None, workflow: str) -> bytes | None:
+        if data is None or f'"{SEALED}":'.encode() not in data:
+            return data
+        opened = self.opened_options(codec.plain_object(data, "value of the options"), workflow)
+        return codec.encode(opened, what="options")
+
+    def opened_options(self, content: Mapping[str, Any], workflow: str) -> Mapping[str, Any]:
+        """Options in their stored form with the values opened. Values that cannot be opened stay sealed."""
+        if SEALED not in content:
+            return content
+        opened = self.value(content[SEALED].encode(), workflow, "options") or b"{}"
+        if envelope.is_envelope(opened):
+            return content
+        return {**_without(content, {SEALED}), **codec.plain_object(opened, "value of the options")}
 
     def params(self, data: bytes | None, home: str) -> bytes | None:
         if data is None or not is_sealed_list(data):
@@ -346,4 +393,12 @@ class Open:
             for tick in row.ticks
         ]
         params, result = self.value(row.params, home, "params"), self.value(row.result, home, "result")
-        return replace(row, params=params, result=result, ticks=ticks)
+        return replace(row, params=params, result=result, content=self.content(row.content, row.workflow), ticks=ticks)
+
+    def content(self, data: bytes, workflow: str) -> bytes:
+        """The content of a schedule with its options opened."""
+        if f'"{SEALED}":'.encode() not in data:
+            return data
+        content = codec.plain_object(data, "schedule")
+        options = self.opened_options(content["options"], workflow)
+        return codec.encode({**content, "options": options}, what="schedule")

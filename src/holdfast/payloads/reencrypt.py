@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.core import envelope
+from holdfast.core import codec, envelope
 from holdfast.core.facts import FactState
+from holdfast.core.scheduled_start import SEALED
 from holdfast.errors import InvalidOptionError, PayloadError
 from holdfast.payloads.codecs import CodecChain
-from holdfast.payloads.places import ENGINE_EVENTS, embedded, is_sealed_list, sealed_items
+from holdfast.payloads.places import ENGINE_EVENTS, SEALED_OPTIONS, embedded, is_sealed_list, sealed_items
 from holdfast.payloads.sealing import Place
 from holdfast.payloads.store import PayloadStore
 from holdfast.store.protocol.reads import RunsById
@@ -23,12 +24,12 @@ from holdfast.store.protocol.transfer import BY_NAME, TransferDatabase, Transfer
 _PAGE = 500
 _RESULTS = (FactState.RESULT, FactState.ITEM)
 _COLUMNS = {
-    "run": ("params", "output", "error", "memo"),
+    "run": ("params", "output", "error", "memo", "options"),
     "fact": ("value",),
     "event": ("payload", "reply"),
     "log": ("data", "message"),
     "outbox": ("payload",),
-    "schedule": ("params", "result"),
+    "schedule": ("params", "result", "content"),
     "chunk": ("data",),
 }
 
@@ -50,7 +51,7 @@ class Progress(NamedTuple):
 
 
 class Reencryption:
-    """``database`` is the database of ``store``, opened for reading and replacing rows."""
+    """The re-encryption of a database. ``database`` is that of ``store``, opened for reading and replacing rows."""
 
     def __init__(self, store: PayloadStore, database: TransferDatabase) -> None:
         self._store = store
@@ -79,6 +80,8 @@ class Reencryption:
                 for column, place, data in _values(table.name, record, homes):
                     if column == "payload" and record.get("type") in ENGINE_EVENTS:
                         new = await self._event(record)
+                    elif column in ("options", "content"):
+                        new = await self._options(column, data, place.workflow)
                     elif table.name == "chunk":
                         new = await self._chunk(data, place)
                     elif is_sealed_list(data):
@@ -110,6 +113,22 @@ class Reencryption:
             if new is not None:
                 payload, changed = payload[:start] + new + payload[end:], True
         return payload if changed else None
+
+    async def _options(self, column: str, data: bytes, workflow: str) -> bytes | None:
+        """The options of a run, or the content of a schedule, with the values in its options under the first key."""
+        content = codec.plain_object(data, column)
+        options = content if column == "options" else content["options"]
+        sealed = options.get(SEALED)
+        values = {name: value for name, value in options.items() if name in SEALED_OPTIONS}
+        if sealed is None and not values:
+            return None
+        old = codec.encode(values, what="options") if sealed is None else sealed.encode()
+        new = await self._rewritten(old, Place(workflow, "options"), inline=True)
+        if new is None:
+            return None
+        options = {name: value for name, value in options.items() if name not in SEALED_OPTIONS}
+        options[SEALED] = new.decode()
+        return codec.encode(options if column == "options" else {**content, "options": options}, what=column)
 
     async def _items(self, data: bytes, place: Place) -> bytes | None:
         """The params of a batch, whose items are sealed one by one."""
@@ -161,14 +180,16 @@ def _values(table: str, record: dict[str, Any], homes: dict[int, str]) -> Iterat
 def _place(table: str, column: str, record: dict[str, Any], homes: dict[int, str]) -> Place | None:
     """The place of a value; None: the value is not encoded, such as a plan."""
     match table:
-        case "run" if column == "memo":
-            return Place(record["workflow"], "memo")
+        case "run" if column in ("memo", "options"):
+            return Place(record["workflow"], column)
         case "run":
             # The name of an error must stay readable; an error from before the codec is left as it is.
             plain_error = column == "error" and not envelope.is_envelope(record[column])
             return None if plain_error else Place(f"{record['workflow']}/{record['instance_id']}", column)
         case "schedule":
-            return Place(f"{record['workflow']}/@{record['name']}", column)
+            return Place(
+                record["workflow"] if column == "content" else f"{record['workflow']}/@{record['name']}", column
+            )
         case "fact" if record["state"] in (FactState.PLAN, FactState.TOMBSTONE, FactState.START):
             return None
     home = homes.get(record["run"])

@@ -1,8 +1,8 @@
-"""Sealing: one plain value becomes a stored value, and back.
+"""Sealing and opening: the conversion of one plain value to its stored form, and back.
 
-``Sealer`` does no I/O. A value above the threshold gets the id of a blob, and its bytes are put aside until the caller
-has written them (``take_writes``); a value whose blob was not read yet is noted (``needs``), and the caller opens it
-again after reading the blob. ``store`` does the reading and writing around each call of the database.
+``Sealer`` does no I/O. A value above the threshold gets the id of a blob; ``take_writes`` returns the bytes, which
+the caller writes. If a value is in a blob that was not read yet, ``needs`` has the id of the blob, and the caller opens
+the value again after reading the blob. ``PayloadStore`` reads and writes blobs around each call of the database.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Sealer:
         return envelope.write(content | {"blobs": [write.id, *held], "size": len(encoded), "sha256": digest})
 
     def open(self, data: bytes, place: Place, *, forked: bool = False) -> bytes:
-        """Decode a stored value. A value that cannot be decoded stays an envelope, which says why.
+        """Decode a stored value. A value that cannot be decoded stays an envelope, which has the error.
 
         The value is used in one run only, so an error here must not fail the call that read many runs.
         ``forked``: the run is a fork, and may hold values of another instance of its workflow.
@@ -120,7 +120,7 @@ class Sealer:
         if not isinstance(home, str):
             raise PayloadError("the envelope of a stored value is damaged: it has another form than expected")
         actual = Place(home, place.role)
-        # The params of gathered starts belong to the workflow.
+        # The params of debounced and batched starts belong to the workflow.
         if home not in (place.home, place.workflow) and not (forked and actual.workflow == place.workflow):
             raise PayloadError(f"the value belongs to {home}, not to {place.home}")
         if "sha256" in content:

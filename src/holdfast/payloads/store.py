@@ -64,7 +64,7 @@ _REPEATABLE = 64
 
 
 class PayloadStore:
-    """``store`` with encoded values. ``blobs`` is None for an app without a blob store."""
+    """A store whose values are encoded in ``store``. ``blobs`` is None for an app without a blob store."""
 
     def __init__(self, store: Store, settings: SealSettings, blobs: Blobs | None, new_id: Callable[[], str]) -> None:
         self.inner = store
@@ -94,7 +94,7 @@ class PayloadStore:
         return sealed
 
     async def decode_value(self, data: bytes, pid: str, role: str) -> bytes:
-        """Decode one value. A value that cannot be decoded is returned as an envelope that says why."""
+        """Decode one value. A value that cannot be decoded is returned as an envelope with the error."""
         return cast("bytes", await self._opened(lambda opening: opening.value(data, pid, role)))
 
     # --- writes
@@ -202,14 +202,14 @@ class PayloadStore:
             raise
 
     def _in_transaction(self, commits: Sequence[Commit]) -> bool:
-        """True if a commit ends a live transaction, and blobs go to the same database.
+        """True if a commit ends a live transaction, and blobs are written to the same database.
 
         On SQLite the write of a blob would wait for that transaction, which waits for this commit.
         """
         return self._in_database and any(commit.observed.transaction is not None for commit in commits)
 
     def _beside(self, connection: Any) -> bool:
-        """True if the rows are written in a transaction of the caller, and blobs go to the same database.
+        """True if the rows are written in a transaction of the caller, and blobs in the same database.
 
         On SQLite the write of a blob would wait for that transaction, which waits for this call.
         """
@@ -290,7 +290,7 @@ class PayloadStore:
         """Open the values of the reply to a write.
 
         The write has happened, so an error here would make the caller repeat it. While blobs cannot be read, the
-        reply is delayed, as that of a slow database.
+        reply is delayed, like the reply of a slow database.
         """
         pause = _FIRST_PAUSE
         while True:
@@ -345,12 +345,13 @@ class PayloadStore:
 
     async def _homes_of(self, runs: Iterable[int]) -> dict[int, str]:
         """The pids of runs. A run that was deleted has no pid, and no values either."""
-        wanted = {*runs}
-        unknown = [run for run in wanted if run not in self._homes]
+        homes = {run: self._homes.get(run, "") for run in runs}
+        unknown = [run for run, home in homes.items() if not home]
         if unknown:
             for record in await self.inner.read(RunsById(unknown)):
                 self._know(record)
-        return {run: self._homes.get(run, "") for run in wanted}
+                homes[record.run] = record.pid
+        return homes
 
 
 async def _one(call: Any) -> list[Any]:

@@ -16,7 +16,7 @@ PAUSE_SECONDS = 600.0
 
 
 class BlobLoop:
-    """``store`` has ``collect_blobs`` if the app has a blob store; other apps do not have this loop."""
+    """Deletes blobs in the background, in apps with a blob store: their ``store`` has ``collect_blobs``."""
 
     def __init__(self, store: Store, random: Randomness) -> None:
         self.loop = BackgroundLoop("blobs", self._step, random)

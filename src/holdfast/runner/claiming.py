@@ -127,6 +127,8 @@ class Claimer:
         finally:
             # Signal after the end is written: log lines of cancelled attempts can be added only to an ended run.
             self._runner.signal(run.run, None)
+            if self._permits is not None:
+                self._permits.wake()  # the end of the run may have returned permits
         context.committed(run, commit, committed)
         if committed.verdict is Verdict.APPLIED:
             notifications.run_ended(self._hub, run.run, finish, run.options)

@@ -23,7 +23,7 @@ class WorkerConfig:
     poll: Duration = "1 second"
     """Interval of polling for due tasks that no notification announced."""
     drain: Duration = "30 seconds"
-    """How long a stopping worker waits for steps in flight."""
+    """Maximum time for which a stopping worker waits for steps in flight."""
     queues: tuple[str, ...] | Mapping[str, int] = ("default",)
     """The queues that the worker claims from. A mapping gives each queue a share of the slots (``concurrency``), which
     no other queue takes: ``{"bulk": 20, "default": 80}``."""

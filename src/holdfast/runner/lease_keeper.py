@@ -18,7 +18,7 @@ _log = logging.getLogger("holdfast")
 
 _BEATS_PER_LEASE = 3
 _DRAIN_SECONDS = 1.0
-"""Heartbeats of short leases look for a drain only after this time."""
+"""Minimum time between two reads of drains, for short leases with frequent heartbeats."""
 
 
 class LeaseKeeper:
@@ -45,7 +45,7 @@ class LeaseKeeper:
         self._schedule = schedule
         self._registered = False
         self._since_drain_read = 0.0
-        """Seconds between heartbeats since the last look for a drain."""
+        """Seconds since drains were last read, as the sum of the pauses between heartbeats."""
 
     async def step(self) -> float:
         if self._slots.accepting and not self._registered:

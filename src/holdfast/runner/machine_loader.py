@@ -8,7 +8,7 @@ from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Driver, Machine
 from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_writer import TurnWriter
-from holdfast.store.protocol import FIRST_EPOCH, Claim, Fact, RunsById, Snapshot, SnapshotQuery
+from holdfast.store.protocol import Claim, Fact, RunsById, Snapshot, SnapshotQuery
 
 
 class MachineLoader:
@@ -22,9 +22,13 @@ class MachineLoader:
         plan: Sequence[Fact],
         writer: TurnWriter,
         *,
+        is_new: bool,
         cached: bool,
     ) -> None:
-        """``plan``: the PLAN facts of a new run, if the caller has them. ``cached``: the turn begins with a machine."""
+        """``plan``: the PLAN facts of a new run, if the caller has them. ``is_new``: no turn has recorded anything.
+
+        ``cached``: the turn begins with a machine.
+        """
         if definition.driver is None:
             raise RuntimeError(f"{definition.name} cannot be run here")
         self._context = context
@@ -32,13 +36,14 @@ class MachineLoader:
         self._driver: Driver = definition.driver
         self._plan = plan
         self._has_plan = definition.blueprint is not None
+        self._is_new = is_new
         self._writer = writer
         self._loaded = cached
         self._claimed_at = context.ports.now_ms() if claim.at is None else claim.at
 
     async def load(self) -> Machine:
         context, run = self._context, self._claim.run
-        new = run.started_at is None and self._claim.task.epoch == FIRST_EPOCH and not self._loaded
+        new = self._is_new and not self._loaded
         snapshot: Snapshot | None = None
         if new and self._plan:
             snapshot = Snapshot(self._plan, {}, 0)

@@ -75,9 +75,9 @@ class Permits:
         self._returns: list[PermitReturn] = []
         self._waiting: dict[_Key, tuple[PermitRequest, asyncio.Future[PermitResult]]] = {}
         """Requests without a final result."""
-        self._pumping: asyncio.Future[None] | None = None
+        self._exchanging: asyncio.Future[None] | None = None
         self._again = False
-        """Another exchange is needed after the running one."""
+        """True if another exchange is needed after the running one."""
         self._alarm: Alarm | None = None
         self._stopped = False
 
@@ -87,7 +87,7 @@ class Permits:
         return len(self._waiting)
 
     def subscribe(self, wrap: Callable[[Listener], Listener], unsubscribe: Listener) -> Listener:
-        """Exchange when a limit was changed in this process; returns a function that ends this, too."""
+        """Exchange when a limit was changed in this process; returns a function that ends the subscription, too."""
         forget = self._hub.subscribe_to_limits(wrap(self.wake))
 
         def end() -> None:
@@ -99,7 +99,7 @@ class Permits:
     # --- for turns
 
     def of_queue(self, run: RunRecord) -> Sequence[LimitKey]:
-        """The limits of a run because of its queue, if that is declared with a concurrency."""
+        """The limits of a run that its queue has, if the queue is declared with a concurrency."""
         queue = self._queues.get(run.queue)
         if queue is None or queue.limit is None:
             return ()
@@ -139,30 +139,31 @@ class Permits:
     def wake(self) -> None:
         """Exchange soon: there may be requests, returns, or permits that were granted to this worker."""
         self._again = True
-        if self._pumping is None and not self._stopped:
-            self._pumping = asyncio.get_running_loop().create_future()
-            self._run_in_background(self._pump(self._pumping))
+        if self._exchanging is None and not self._stopped:
+            self._exchanging = asyncio.get_running_loop().create_future()
+            self._run_in_background(self._exchange_all(self._exchanging))
 
     async def refresh(self) -> None:
         """Exchange now, so that tasks whose permits were granted are due."""
         self.wake()
-        while (pumping := self._pumping) is not None:
-            await asyncio.wait([pumping])
+        while (exchanging := self._exchanging) is not None:
+            await asyncio.wait([exchanging])
 
     def stop(self) -> None:
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
 
-    async def _pump(self, done: asyncio.Future[None]) -> None:
+    async def _exchange_all(self, done: asyncio.Future[None]) -> None:
+        """Exchange until there is nothing more to send; ``done`` is set at the end."""
         failures = 0
         try:
             while self._again and not self._stopped:
                 self._again = False
-                await asyncio.sleep(0)  # requests and returns of the same iteration of the event loop go together
+                await asyncio.sleep(0)  # requests and returns of one iteration of the event loop share an exchange
                 failures = await self._exchange(failures)
         finally:
-            self._pumping = None
+            self._exchanging = None
             done.set_result(None)
             if self._again and not self._stopped:
                 self.wake()

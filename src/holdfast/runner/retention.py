@@ -1,4 +1,4 @@
-"""The retention loop: deletes finished runs that are older than their workflow's ``Retention`` says.
+"""The retention loop: deletes finished runs that are older than the ``Retention`` of their workflow.
 
 Runs are deleted in small transactions with pauses between them, so that the loop uses at most a tenth of one
 connection's time. Every worker has this loop; workers skip the runs that another worker is deleting.

@@ -2,7 +2,7 @@
 
 Every worker has this loop for the workflows that it implements. The change that advances a schedule creates the runs
 of its ticks in the same transaction and names the revision that it was computed from. A tick is therefore started once,
-however many workers look at it and wherever they crash. The loop sleeps until the next schedule is due.
+however many workers take it up, and at whatever point they crash. The loop sleeps until the next schedule is due.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _MAX_PAUSE_SECONDS = 30.0
 _POSTPONED_MS = 60_000
 """Time after which a schedule that cannot be taken up is tried again."""
 _MAX_NOTE = 500
+_FAILED = "cannot be taken up: "
+"""Beginning of the note of a schedule that could not be taken up."""
 
 
 class ScheduleLoop:
@@ -63,13 +65,13 @@ class ScheduleLoop:
         self._now_ms = ports.now_ms
         self._poll = poll_ms / 1000
         self._next_due: int | None = None
-        self._waiting: dict[int, tuple[str, asyncio.Future[Finish | None]]] = {}
-        """Runs for whose end a queued tick waits, with the schedule."""
+        self._waiting: dict[str, dict[int, asyncio.Future[Finish | None]]] = {}
+        """Runs for whose end a queued tick waits, with the futures that the hub sets, by the name of the schedule."""
         self._ended: set[str] = set()
-        """Schedules of which such a run has ended."""
+        """Names of schedules for which a run in ``_waiting`` has ended."""
 
     def subscribe(self, wrap: Callable[[Listener], Listener], unsubscribe: Listener) -> Listener:
-        """Receive the notifications of the hub; returns a function that ends this, and calls ``unsubscribe``."""
+        """Subscribe to the hub; returns a function that ends the subscription and calls ``unsubscribe``."""
         forget = self._hub.subscribe_to_schedules(wrap(self.wake))
 
         def end() -> None:
@@ -89,9 +91,8 @@ class ScheduleLoop:
 
     def stop_waiting(self) -> None:
         """Drop the waits for the ends of runs."""
-        for run, (_, future) in self._waiting.items():
-            self._hub.stop_waiting(run, future)
-        self._waiting.clear()
+        for name in [*self._waiting]:
+            self._wait_for_ends(name, ())
 
     async def _step(self) -> float:
         if await self.take_up_due():
@@ -109,26 +110,29 @@ class ScheduleLoop:
         ended, self._ended = self._ended, set()
         due = await self._store.read(DueQuery(workflows, _BATCH, sorted(ended)))
         self._next_due = due.next_due
-        looked = [(row, self._look(row, due.now)) for row in due.rows]
-        for row, (_, taken) in looked:
+        computed = [(row, self._compute(row, due.now)) for row in due.rows]
+        for row, (_, taken) in computed:
             if taken is not None:
                 await self._end_runs(row, taken)
-        await self._write([change for _, (change, _) in looked])
-        for row, (_, taken) in looked:
+        await self._write([change for _, (change, _) in computed])
+        for row, (_, taken) in computed:
             if taken is not None:
                 self._wait_for_ends(row.name, taken.blocking)
         return len(due.rows)
 
-    def _look(self, row: ScheduleRow, now: int) -> tuple[ScheduleChange, Taken | None]:
+    def _compute(self, row: ScheduleRow, now: int) -> tuple[ScheduleChange, Taken | None]:
+        """The change that takes up a schedule; if that fails, a change that postpones the schedule, and None."""
         try:
             content = ScheduleContent.decode(row.content)
             taken = take_up(row, content, now)
             runs = [scheduled_run(self._requests, taken.row, content, tick) for tick in taken.starts]
         except Exception as error:
             _log.exception("schedule %s cannot be taken up; the next attempt is in a minute", row.name)
-            note = f"cannot be taken up: {error}"[:_MAX_NOTE]
+            note = f"{_FAILED}{error}"[:_MAX_NOTE]
             return ScheduleChange(row.name, row.revision, replace(row, note=note, due_at=now + _POSTPONED_MS)), None
         _report(row, taken)
+        if taken.row.note is not None and taken.row.note.startswith(_FAILED):
+            taken.row.note = None
         return ScheduleChange(row.name, row.revision, taken.row, taken.ticks, runs), taken
 
     async def _write(self, changes: Sequence[ScheduleChange]) -> None:
@@ -141,7 +145,7 @@ class ScheduleLoop:
     # --- the ends of runs
 
     async def _end_runs(self, row: ScheduleRow, taken: Taken) -> None:
-        """Cancel or terminate runs. Before the change is written: a crash in between repeats the request."""
+        """Cancel or terminate runs before the change is written, so that a crash in between repeats the requests."""
         for tick, overlap in taken.ends:
             try:
                 await self._end(row.name, tick, overlap)
@@ -162,17 +166,20 @@ class ScheduleLoop:
         self._hub.affected(result.affected)
 
     def _wait_for_ends(self, name: str, runs: Sequence[int]) -> None:
-        """Take up a schedule again as soon as one of these runs ends in this process."""
+        """Take up a schedule again as soon as one of these runs, and no others, ends in this process."""
+        waiting = self._waiting.pop(name, {})
+        for run in waiting.keys() - {*runs}:
+            self._hub.stop_waiting(run, waiting.pop(run))
         for run in runs:
-            if run not in self._waiting:
-                future = self._hub.wait(run)
-                self._waiting[run] = name, future
-                future.add_done_callback(partial(self._run_ended, run))
+            if run not in waiting:
+                waiting[run] = self._hub.wait(run)
+                waiting[run].add_done_callback(partial(self._run_ended, name, run))
+        if waiting:
+            self._waiting[name] = waiting
 
-    def _run_ended(self, run: int, _: object) -> None:
-        waiting = self._waiting.pop(run, None)
-        if waiting is not None:
-            self._ended.add(waiting[0])
+    def _run_ended(self, name: str, run: int, _: object) -> None:
+        if self._waiting.get(name, {}).pop(run, None) is not None:
+            self._ended.add(name)
             self.loop.wake()
 
 

@@ -1,7 +1,7 @@
 """The writer of streams: stores the items of all attempts of a worker in batches.
 
-One batch is written at a time, so that the items of an attempt keep their order. What is buffered meanwhile forms the
-next batch: a slow stream is stored item by item and at once, and many fast streams share a transaction.
+One batch is written at a time, so that the items of an attempt keep their order. Items that are buffered during a write
+form the next batch: a slow stream is stored item by item and at once, and many fast streams share a transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_WRITES = 256
 
 
 class StreamWriter:
-    """Implements ``StreamSink``."""
+    """The ``StreamSink`` of a worker."""
 
     def __init__(
         self, store: Store, hub: Hub, random: Randomness, run_in_background: Callable[[Coroutine[Any, Any, None]], None]

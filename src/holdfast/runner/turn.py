@@ -85,9 +85,15 @@ class Turn:
         definition: Definition,
         machine: Machine | None,
         plan: Sequence[Fact] = (),
+        *,
+        is_new: bool = False,
     ) -> None:
-        """``plan``: the PLAN facts, for a run that was created by the caller; otherwise they are loaded."""
+        """``plan``: the PLAN facts, for a run that was created by the caller; otherwise they are loaded.
+
+        ``is_new``: no turn of the run has recorded anything.
+        """
         self.claim = claim
+        self.is_new = is_new
         self.task = claim.task
         self.machine = machine
         self._context = context
@@ -97,7 +103,9 @@ class Turn:
         self._outcomes = OutcomeQueue(context.host)
         self._calls = CallsInFlight(context, claim, self._outcomes, self._input)
         self._writer = TurnWriter(context, claim, self._calls, self._outcomes, buffering=definition.persist == "task")
-        self._loader = MachineLoader(context, claim, definition, plan, self._writer, cached=machine is not None)
+        self._loader = MachineLoader(
+            context, claim, definition, plan, self._writer, is_new=is_new, cached=machine is not None
+        )
 
     async def run(self) -> None:
         try:

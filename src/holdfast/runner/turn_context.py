@@ -38,7 +38,7 @@ class Budget:
 
 
 class TurnHost(Protocol):
-    """The worker, as its turns see it."""
+    """The part of the worker that its turns use."""
 
     def notify(self, committed: Committed) -> None:
         """Notify this process of a commit that affected other runs."""

@@ -23,6 +23,7 @@ from holdfast.runner.slots import Slots
 from holdfast.runner.turn import Turn
 from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_table import AnyTurn, TurnTable
+from holdfast.runner.unbegun_runs import UnbegunRuns
 from holdfast.runner.unit_turns import GraphRunTurn, UnitTurn
 from holdfast.runner.unknown_claims import UnknownClaims
 from holdfast.store.protocol import (
@@ -64,6 +65,7 @@ class TurnRunner:
         self._table = table
         self._slots = slots
         self._cache = cache
+        self._unbegun = UnbegunRuns()
         self._run_caches = run_caches
         self._unknown_claims = unknown_claims
         self._schedule = schedule
@@ -105,7 +107,8 @@ class TurnRunner:
             raise DamagedRunError(claim.run.damage)
         task, definition = claim.task, self._registry.get(claim.run.workflow)
         if definition.unit_driver is None:
-            return Turn(context, claim, definition, self._cache.take(task.run, task.epoch), plan)
+            machine = self._cache.take(task.run, task.epoch)
+            return Turn(context, claim, definition, machine, plan, is_new=self._unbegun.is_new(claim))
         run_cache = self._run_caches.own(task, claim.run, definition.unit_driver, plan, context)
         return UnitTurn(context, claim, run_cache) if task.unit else GraphRunTurn(context, claim, run_cache)
 
@@ -123,6 +126,8 @@ class TurnRunner:
                 await turn.run()
             elif isinstance(turn, Turn):
                 turn.drop()
+                if turn.is_new:
+                    self._unbegun.add(turn.task)
         except Exception as error:
             if turn.lost:  # the run may be deleted, or another worker owns it and meets the same error
                 _log.info("the turn of run %s ended with its task: %s", report.named(turn.claim.run), error)

@@ -7,8 +7,8 @@ still running (``small_loops.py``); *outbox* (``outbox.py``) delivers outbound e
 harness) does the same work once, without the loops.
 
 ``WorkerLoops`` holds the loops, ``TurnTable`` the turns, ``TurnRunner`` begins and ends them, ``Slots`` limits their
-number. ``LocalStarts`` and ``EventSender`` begin turns without a separate claim. ``WorkerHost`` is the worker as its
-turns see it.
+number. ``LocalStarts`` and ``EventSender`` begin turns without a separate claim. ``WorkerHost`` is the part of
+the worker that its turns use.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ from holdfast.store.protocol import (
 )
 
 Listener = Callable[..., None]
+
+_MAX_CLAIMS = 1_000_000
+"""Maximum number of tasks that one pass claims."""
 
 
 class Worker:
@@ -258,7 +261,7 @@ class Worker:
         self.subscribe()
         try:
             await self.reap()
-            limit = self._config.concurrency if max_instances is None else max_instances
+            limit = self._config.concurrency if max_instances is None else min(max_instances, _MAX_CLAIMS)
             claimed = 0
             if limit > 0:
                 await self.take_up_schedules()

@@ -1,4 +1,4 @@
-"""``Metrics``: what the workers of this process did, as counters and histograms for Prometheus.
+"""``Metrics``: counters and histograms of the work of this process's workers, for Prometheus.
 
 The counters count written facts, so an attempt is counted once, however often its worker was lost. The gauges are
 those of the whole database, read by one query that is repeated at most every five seconds.
@@ -170,7 +170,9 @@ class Metrics(Telemetry):
 
 _RUNS = Gauge("holdfast_runs", "Runs in the database.", ["workflow", "status"])
 _DUE = Gauge("holdfast_queue_due", "Tasks that are due and that no worker owns.", ["queue"])
-_OLDEST = Gauge("holdfast_queue_oldest_due_seconds", "Time for which the oldest of them has been due.", ["queue"])
+_OLDEST = Gauge(
+    "holdfast_queue_oldest_due_seconds", "Time for which the oldest task without an owner has been due.", ["queue"]
+)
 _LIMIT_USED = Gauge("holdfast_limit_in_use", "Permits of a limit that are in use, over all keys.", ["limit"])
 _LIMIT_WAITING = Gauge("holdfast_limit_waiting", "Attempts, nodes and runs that wait at a limit.", ["limit"])
 _WORKERS = Gauge("holdfast_workers_alive", "Workers whose lease has not expired.")
@@ -197,7 +199,7 @@ def _gauges(stats: StoreStats) -> list[str]:
 
 
 def _reason(note: str) -> str:
-    """The code at the beginning of a note, in lower case: a few words, whatever the text of the note."""
+    """The code at the beginning of a note, in lower case. The codes are few, so the number of labels is bounded."""
     code = _CODE.match(note)
     return "other" if code is None else code[1].lower()
 

@@ -341,7 +341,7 @@ def _attributes(run: RunRecord) -> dict[str, Any]:
 
 
 def _end_nothing(_error: BaseException | None) -> None:
-    """The end of an operation without a span."""
+    """Do nothing, at the end of an operation without a span."""
 
 
 def _end_of(span: Span) -> Ended:

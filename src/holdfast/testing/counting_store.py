@@ -1,4 +1,4 @@
-"""The store of a harness: it counts commits, and can cut off the worker after one of them."""
+"""The store of a harness: it counts commits, and can disconnect the worker after one of them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ T = TypeVar("T")
 
 
 class CountingStore:
-    """A store that counts commits and can cut off the worker right after one: the worker receives no reply to it."""
+    """A store that counts commits, and can disconnect the worker after one: the worker receives no reply to it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.commits = 0
         self.drop_after: int | None = None
         self.dropped = False
-        self.cut = asyncio.Event()
-        """Set when the worker is cut off."""
+        self.disconnected = asyncio.Event()
+        """Set when the worker is disconnected."""
 
     def reconnect(self) -> None:
-        """End a cut, so that another worker can use the store."""
+        """End the disconnection, so that another worker can use the store."""
         self.dropped = False
-        self.cut.clear()
+        self.disconnected.clear()
         self.drop_after = None
 
-    async def unless_cut(self, call: Coroutine[Any, Any, T]) -> T | None:
-        """Await a call of the worker. It never returns after a cut; it is then cancelled, and the result is None."""
+    async def unless_disconnected(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """Await a call of the worker. A disconnected call never returns: it is cancelled, and the result is None."""
         calling = asyncio.ensure_future(call)
-        cut = asyncio.ensure_future(self.cut.wait())
-        await asyncio.wait((calling, cut), return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
+        disconnection = asyncio.ensure_future(self.disconnected.wait())
+        await asyncio.wait((calling, disconnection), return_when=asyncio.FIRST_COMPLETED)
+        disconnection.cancel()
         if calling.done():
             return calling.result()
         calling.cancel()
@@ -44,7 +44,7 @@ class CountingStore:
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
         done = []
-        for commit in commits:  # one at a time: each is a point at which to crash
+        for commit in commits:  # one at a time: the worker may be disconnected after each
             if not self.dropped:
                 done.extend(await self._store.commit([commit]))
             await self._count()
@@ -68,5 +68,5 @@ class CountingStore:
             self.commits += 1
             self.dropped = self.commits == self.drop_after
         if self.dropped:
-            self.cut.set()
+            self.disconnected.set()
             await asyncio.get_running_loop().create_future()

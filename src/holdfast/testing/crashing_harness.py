@@ -11,12 +11,12 @@ from holdfast.testing.virtual import later
 class CrashingHarness(Harness):
     """A harness whose worker is lost right after commit number ``crash_after``; None: it is not lost.
 
-    The test drives it like any harness: whatever drives the run also lets another worker take over, which costs the
+    The test drives it like any harness. A call that drives the run also lets another worker take over, which costs the
     virtual time of the lost worker's lease.
     """
 
     crashed = False
-    """The worker was lost."""
+    """True once the worker was lost."""
 
     def crash_after(self, commit: int | None) -> None:
         self._store.drop_after = commit
@@ -37,6 +37,6 @@ class CrashingHarness(Harness):
         target = later(self._clock.now(), to_ms(duration))
         await super().advance(duration, run=run)
         remaining_ms = time_ms(target) - time_ms(self._clock.now())
-        if remaining_ms > 0:  # the worker was lost on the way
+        if remaining_ms > 0:  # the worker was lost during the advance
             await self.run_until_idle()
             await super().advance(remaining_ms / 1000)

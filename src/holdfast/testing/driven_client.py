@@ -19,7 +19,7 @@ _MAX_IDLE_POLLS = 100
 
 
 class HarnessError(RuntimeError):
-    """The test waits for something that cannot happen; the message says for what, and what to do."""
+    """Raised if a test waits for something that cannot happen. The message names the wait and the remedy."""
 
 
 class DriveCounter:

@@ -30,7 +30,7 @@ _MAX_PASSES = 100_000
 
 
 class DrivenEngine:
-    """Opens the app, its store and its worker, and moves time and work when the test says so."""
+    """Opens the app, its store and its worker. Time passes and work is done only in calls of the test."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class DrivenEngine:
         return self._clock.now()
 
     async def tick(self) -> int:
-        """Run what is due now, once; return the number of claimed tasks plus that of attempted outbound deliveries."""
+        """Run the due tasks once; return the number of claimed tasks plus that of attempted outbound deliveries."""
         with self._drives.call():
             await self._keep_leases()
-            claimed = await self._store.unless_cut(self._the_worker().take_up_schedules()) or 0
-            claimed += await self._store.unless_cut(self._the_worker().claim_due(1000)) or 0
+            claimed = await self._store.unless_disconnected(self._the_worker().take_up_schedules()) or 0
+            claimed += await self._store.unless_disconnected(self._the_worker().claim_due(1000)) or 0
             await self._settle()
             if not self._store.dropped:
                 claimed += await self._the_worker().deliver_due()

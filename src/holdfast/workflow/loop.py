@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import math
 import sys
 from asyncio import events
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
@@ -37,6 +36,8 @@ current_loop = events._get_running_loop
 """The event loop that runs in this thread, of any class; None if no loop runs."""
 _set_running_loop = events._set_running_loop
 
+NEVER = 250_000_000_000.0
+"""A time of the loop that no timer reaches, in the year 9892: a datetime, and a store, cannot hold much later ones."""
 MAX_CALLBACKS = 2_000_000
 """Maximum number of callbacks in one ``run_until_idle``; more are taken for an endless loop."""
 
@@ -237,8 +238,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> events.TimerHandle:
         timer = WorkflowTimer(when, callback, args, self, context)
-        if when == math.inf:
-            return timer  # never fires; anyio.sleep_forever() uses it
+        if when >= NEVER:
+            return timer  # never fires; anyio.sleep_forever() uses infinity, other code sys.maxsize
         # Rounded up, so that a timer never fires early. The subtrahend absorbs rounding errors of float seconds.
         due_ms = -int(-(when * 1000 - 0.01) // 1)
         if due_ms <= self.host.now_ms:

@@ -19,6 +19,7 @@ class RunAttributes:
     __slots__ = ("_limits", "_options", "_written", "changed", "memo", "search")
 
     def __init__(self, options: RunOptions, run: RunRecord, limits: Limits) -> None:
+        options.check_readable()
         self.memo = options.memo
         self.search = options.search
         self._options = options

@@ -131,7 +131,7 @@ async def test_the_app_works_beside_the_saver_on_the_same_database(url: str) -> 
             assert len((await app.list()).items) == 1
 
 
-async def test_a_closed_saver_says_how_to_open_it() -> None:
+async def test_the_error_of_a_closed_saver_names_the_statement_that_opens_it() -> None:
     saver = HoldfastSaver(Holdfast("sqlite://"))
     with pytest.raises(RuntimeError, match="async with HoldfastSaver"):
         await saver.aget_tuple({"configurable": {"thread_id": "t-1"}})

@@ -40,7 +40,7 @@ class ResultWatch:
         """For each terminated run: the claim that the termination ended."""
 
     def result_seen(self, task: TaskRef, key: str, stamp: int) -> None:
-        """The code of a run has received a stamp."""
+        """Record that the code of a run has received a stamp."""
         self._seen.setdefault(task, {})[key] = stamp
         self._stamps.setdefault((task.run, key), set()).add(stamp)
 

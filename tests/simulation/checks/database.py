@@ -11,6 +11,7 @@ from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.loop import SimulatedLoop
 from holdfast.testing.simulation.trace import Trace
 from simulation.checks.buffered_results import ResultWatch
+from simulation.checks.bulk_actions import BulkWatch, create_bulk_triggers
 from simulation.checks.lease_watch import LeaseWatch
 from simulation.checks.repairs import RepairWatch, create_removal_triggers
 from simulation.checks.schedules import ScheduleWatch
@@ -25,7 +26,8 @@ class WatchedDatabase(SimulatedDatabase):
         self._leases = LeaseWatch()
         self.repairs = RepairWatch(self.rows)
         self.ticks = ScheduleWatch(self.rows, self._now_ms)
-        self.watches += [self.results, self._leases, self.repairs, self.ticks]
+        self.bulk = BulkWatch(self.rows, self._now_ms)
+        self.watches += [self.results, self._leases, self.repairs, self.ticks, self.bulk]
         self.version_of: Callable[[str], str | None] = lambda owner: None
         """The version of a worker."""
 
@@ -42,9 +44,17 @@ class WatchedDatabase(SimulatedDatabase):
         create_removal_triggers(
             self.connection, self.repairs, violate=self.violate, pruning=lambda: self.deleting == "maintain"
         )
+        create_bulk_triggers(self.connection, self.bulk)
         self._report_granted_leases()
         self._report_terminations()
         self._report_claims_of_other_versions()
+
+    async def _execute_checked(
+        self, caller: str, operation: str, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        answer = await super()._execute_checked(caller, operation, args, options)
+        self.bulk.executed(caller, operation, args, answer)
+        return answer
 
     def watch_lease(self, owner: str, effect: Effect, lease_ms: int, *, safe: bool) -> None:
         """Watch the lease of a chain step that a worker calls, if the worker still owns the run.
@@ -63,7 +73,7 @@ class WatchedDatabase(SimulatedDatabase):
                 self.violate(violation, owner)
 
     def _report_granted_leases(self) -> None:
-        """Let triggers tell the lease watch each lease that is granted."""
+        """Let triggers report each granted lease to the lease watch."""
 
         def granted(run: int, unit: int, owner: str, epoch: int, ms: int) -> None:
             for violation in self._leases.granted(TaskRef(run, unit, owner, epoch), ms):
@@ -96,7 +106,7 @@ class WatchedDatabase(SimulatedDatabase):
         )
 
     def _report_terminations(self) -> None:
-        """Let a trigger tell the result watch each claim that a termination ends."""
+        """Let a trigger report each claim that a termination ends to the result watch."""
         self.connection.create_scalar_function("terminated", self.results.terminated, deterministic=False)
         self.connection.execute(
             "CREATE TEMP TRIGGER terminated AFTER UPDATE OF status ON holdfast_run WHEN new.status = 'terminated' "

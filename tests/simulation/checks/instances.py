@@ -119,24 +119,30 @@ def _fits(instance: Instance, result: Any) -> bool:
 
 def fork_failures(world: World) -> Iterator[str]:
     """Check the result of each fork that completed against the program, with the edited results."""
-    for instance in world.workload.instances.values():
-        fork = fork_id(instance.id)
-        if not instance.forks or world.database.repairs.is_removed(fork):
-            continue
-        for run, params, output in world.database.rows(
-            "SELECT id, params, output FROM holdfast_run WHERE instance_id = ? AND current = 1 AND status = 'complete'",
-            fork,
-        ):
-            if instance.forks[0][0] in world.database.repairs.copied.get(run, ()):
-                yield f"the fork of {instance.id} has the result of step {instance.forks[0][0]}, where it was cut"
-            given = codec.plain(params)
-            given = [edited(one, instance.forks[0][1]) for one in given[0]] if instance.workflow in PROGRAMS else given
-            result = codec.plain(output)
-            sent = instance.sent | _stopped_children(world.database, instance)
-            forked = replace(instance, params=given, results=[], sent=sent)
-            result = result[-len(given) :] if instance.workflow in PROGRAMS else result
-            if not _fits(forked, result):
-                yield f"the fork of {instance.id} before {instance.forks[0]} has an impossible result: {given} {result}"
+    instances, bulk = world.workload.instances, world.database.bulk
+    forks = [(one, fork_id(one.id), *one.forks[0]) for one in instances.values() if one.forks]
+    forks += [(instances[origin], fork, before, []) for origin, fork, before in bulk.forks if origin in instances]
+    replaced = bulk.instances_with_new_runs()
+    for instance, fork, before, outputs in forks:
+        if not world.database.repairs.is_removed(fork) and fork not in replaced:
+            yield from _fork(world, instance, fork, before, outputs)
+
+
+def _fork(world: World, instance: Instance, fork: str, before: str, outputs: list[Any]) -> Iterator[str]:
+    for run, params, output in world.database.rows(
+        "SELECT id, params, output FROM holdfast_run WHERE instance_id = ? AND current = 1 AND status = 'complete'",
+        fork,
+    ):
+        if before in world.database.repairs.copied.get(run, ()):
+            yield f"the fork of {instance.id} has the result of step {before}, where it was cut"
+        given = codec.plain(params)
+        given = [edited(one, outputs) for one in given[0]] if instance.workflow in PROGRAMS else given
+        result = codec.plain(output)
+        sent = instance.sent | _stopped_children(world.database, instance)
+        forked = replace(instance, params=given, results=[], sent=sent)
+        result = result[-len(given) :] if instance.workflow in PROGRAMS else result
+        if not _fits(forked, result):
+            yield f"the fork of {instance.id} before {before} has an impossible result: {given} {result}"
 
 
 def _stopped_children(database: WatchedDatabase, instance: Instance) -> set[str]:

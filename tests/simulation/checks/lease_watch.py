@@ -37,7 +37,7 @@ class LeaseWatch:
         yield from self._compared(task)
 
     def called(self, task: TaskRef, step: str, lease_ms: int, *, safe: bool) -> Iterator[str]:
-        """A step is called under a claim, which must have the lease of the step from now on.
+        """Record the call of a step under a claim, which must have the lease of the step from now on.
 
         ``safe``: no fault is active, so the worker renews the lease until the step ends.
         """
@@ -47,12 +47,12 @@ class LeaseWatch:
         yield from self._compared(task)
 
     def committed(self, task: TaskRef) -> None:
-        """The step may have ended. Until the next step is called, the claim may have the lease of either."""
+        """Record a commit, after which the step may have ended: until the next call the claim may have either lease."""
         self._running.pop(task, None)
         self._safe.pop((task.run, task.unit), None)
 
     def freed(self, run: int, unit: int) -> Iterator[str]:
-        """The lease of a claim has expired."""
+        """Record that the lease of a claim has expired."""
         if (run, unit) in self._safe:
             yield f"run {run} lost its lease in step {self._safe[run, unit]}, and its worker is alive"
 

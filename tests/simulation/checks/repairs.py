@@ -55,7 +55,7 @@ class _Source:
 
 
 class RepairWatch:
-    """``rows`` queries the database. ``runs`` and ``removed`` are filled by triggers."""
+    """Checks of repairs. ``rows`` queries the database; triggers fill ``runs`` and ``removed``."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -108,8 +108,8 @@ class RepairWatch:
                 self._continued(request, answer.run.run)
                 yield from self._check_continued(request, answer.run.run, before)
             case "control", DeleteInstance() as request if before:
-                [(_, ended)] = before
-                if (ended is None) != answer.refused:
+                [(run, ended)] = before
+                if (ended is None or request.run not in (None, run)) != answer.refused:
                     yield f"the deletion of {request.instance_id} was {'refused' if answer.refused else 'executed'}"
                 yield from self._orphans()
             case "maintain", PruneRuns():
@@ -203,7 +203,7 @@ class RepairWatch:
 
 
 def _fresh_attempts(what: str, facts: _Facts) -> Iterator[str]:
-    """A step without a result has no attempt of the source."""
+    """Check that a step without a result counts no attempt of the source."""
     done = {key for state, key, _ in facts if state == FactState.RESULT}
     for (state, key, _), fact in facts.items():
         if state in _ATTEMPTS and fact.kind == StepType.DO and key not in done:

@@ -1,4 +1,4 @@
-"""Checks that each tick of a schedule starts exactly one run, as the overlap and catch-up policies say.
+"""Checks that each tick of a schedule starts exactly one run, by the overlap and catch-up policies.
 
 ``ScheduleWatch`` checks each change at the moment of its transaction; ``schedule_failures`` checks the ticks and the
 runs at the end. The checks state what every decision must satisfy. They do not use ``kernel/schedule_rules.py``.
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from simulation.system.world import World
 
 _GRACE_MS = 10_000
-"""A tick that is taken up this late is not missed."""
+"""Maximum delay of a tick that is taken up without having been missed."""
 _LATE_MS = 5_000
-"""Maximum time between the look at a schedule and its change, and between the start and the first look."""
+"""Maximum time between the read of a schedule and its change, and between the start and the first read."""
 _OPEN = (TickState.STARTED, TickState.CANCELLING)
 _NOT_STARTED = (TickState.QUEUED, TickState.SKIPPED, TickState.MISSED)
 _RUN_OF_TICK = re.compile(r"s\d+-\d{8}T\d{6,9}Z(-m\d+)?")
@@ -41,7 +41,7 @@ class _Before:
 
 
 class ScheduleWatch:
-    """``rows`` queries the database, ``now_ms`` is its time."""
+    """Checks of changes of schedules. ``rows`` queries the database, ``now_ms`` returns its time."""
 
     def __init__(self, rows: Rows, now_ms: Callable[[], int]) -> None:
         self._rows = rows
@@ -104,7 +104,7 @@ class ScheduleWatch:
             yield f"the tick {tick.instance_id} was started {age} ms late"
 
     def _check_skipped(self, change: ScheduleChange, before: _Before) -> Iterator[str]:
-        """A tick is skipped only because of another tick that is open, queued or taken up with it."""
+        """Check that a tick is skipped only because of another one that is open, queued or taken up with it."""
         others = [n for n, state in before.states.items() if state in (*_OPEN, TickState.QUEUED)]
         for tick in change.ticks:
             if tick.state == TickState.SKIPPED and not any(

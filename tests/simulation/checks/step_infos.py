@@ -125,7 +125,7 @@ def _own_progress(calls: Sequence[CallInfo]) -> Iterator[str]:
 
 
 def _progress_of_failures(calls: Sequence[CallInfo], database: SimulatedDatabase) -> Iterator[str]:
-    """An attempt that follows one that raised is given the progress of that call."""
+    """Check that an attempt which follows one that raised receives the progress of that attempt."""
     raised = _raised(database)
     for call in calls:
         before = call.attempt - 1

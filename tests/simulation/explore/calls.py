@@ -79,7 +79,7 @@ class CallTable:
     histories: dict[str, bytes] = field(default_factory=dict)
     """For each life of a process: the hash of everything that it received, which determines its state."""
     late_notifications: bool = False
-    """True: a notification arrives when the schedule says so."""
+    """True: the schedule determines when a notification arrives."""
     notifications: dict[str, ExploredStore] = field(default_factory=dict)
     """Late notifications that have not arrived, by the life of the process."""
     made: int = 0
@@ -102,7 +102,7 @@ class CallTable:
 
 
 class ExploredStore(NodeStore):
-    """The store of a process. Its calls are executed when the schedule says so."""
+    """The store of a process. The schedule determines when its calls are executed."""
 
     table: CallTable
     process: Process

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 
-from simulation.features.repairs import FORK
 from simulation.features.table import FEATURES, impossible_pairs
+from simulation.programs.names import root_of
 
 Pair = tuple[str, str]
 """Two features in alphabetical order."""
@@ -37,7 +37,7 @@ def _roots(runs: Mapping[int, Created]) -> Mapping[str, str]:
         ancestor = instance
         while parent is not None and parent in runs:
             ancestor, _, parent = runs[parent]
-        roots[instance] = ancestor.removesuffix(f"-{FORK}")
+        roots[instance] = root_of(ancestor)
     return roots
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InstanceExistsError, StateError
-from simulation.features import parts, repairs
+from simulation.features import bulk, parts, repairs
 from simulation.features.feature import ControlRequest, Feature
 from simulation.programs.names import NEW, OLD
 
@@ -99,6 +99,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature("delete", request=ControlRequest(repairs.delete, tries=30, refused=_REFUSED, removes=True, weight=0.5)),
     Feature("prune", request=ControlRequest(repairs.prune, removes=True, weight=0.5)),
     Feature("check", request=ControlRequest(repairs.check_nothing, weight=0.8)),
+    Feature("bulk", request=ControlRequest(bulk.bulk, details=bulk.draw_bulk, weight=0.8)),
 )
 
 BY_NAME = {feature.name: feature for feature in FEATURES}

@@ -13,7 +13,7 @@ from holdfast.kernel.step_info import StepInfo, step_info
 from simulation.programs.program import BROKEN
 
 Effect = tuple[str, int, str]
-"""A step as the external system knows it: instance, run number, key."""
+"""A step as the external system identifies it: instance, run number, key."""
 ANY_RUN = -1
 """The run number of an effect whose function does not know it."""
 EFFECT_TABLE = "effect"

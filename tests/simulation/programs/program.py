@@ -80,12 +80,12 @@ def resolved(key: str) -> list[str]:
 
 
 def resolve_token(key: str) -> str:
-    """The member of ``sent`` that says that clients may resolve a step."""
+    """The member of ``sent`` for a step that clients may resolve."""
     return f"resolve.{key}"
 
 
 def stopped_token(key: str) -> str:
-    """The member of ``sent`` that says that a child may have been cancelled or terminated."""
+    """The member of ``sent`` for a child that may have been cancelled or terminated."""
     return f"stopped.{key}"
 
 

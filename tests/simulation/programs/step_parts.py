@@ -20,7 +20,7 @@ _ALWAYS = 1_000_000
 
 
 class StepParts:
-    """``version`` is the version of the code."""
+    """The parts that call steps. ``version`` is the version of the code."""
 
     def __init__(self, ctx: Context, external: ExternalSystem, version: int) -> None:
         self._ctx = ctx

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from holdfast.errors import EventInvalidError, InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
 from holdfast.testing.simulation.faults import Faults
+from simulation.features.bulk import attributes
 from simulation.features.table import REQUESTS
 from simulation.programs.names import PROGRAMS
 from simulation.system.faults import Fault
@@ -20,7 +21,7 @@ _RESULT_TIMEOUT_SECONDS = 5
 
 
 class Clients:
-    """``note`` adds an entry to the trace: process, text. ``removed`` tells whether an instance was deleted."""
+    """The clients. ``note`` adds an entry to the trace; ``removed`` returns True if an instance was deleted."""
 
     def __init__(
         self, workload: Workload, faults: Faults, note: Callable[[str, str], None], removed: Callable[[str], bool]
@@ -74,7 +75,7 @@ class Clients:
         match request.verb:
             case "start":
                 params = [instance.params, []] if workflow in PROGRAMS else instance.params
-                await client.start(workflow, params, id=name)
+                await client.start(workflow, params, id=name, search=attributes(name))
                 instance.started = True
             case "result":
                 await self._result(instance, node)
@@ -102,9 +103,9 @@ class Clients:
         try:
             result = await handle.result(timeout=_RESULT_TIMEOUT_SECONDS)
         except RunError as error:
-            self._note(node.name, f"hears that {instance.id} ended with {type(error).__name__}")
+            self._note(node.name, f"receives the end of {instance.id}: {type(error).__name__}")
         else:
-            self._note(node.name, f"hears the result of {instance.id}")
+            self._note(node.name, f"receives the result of {instance.id}")
             instance.results.append(result)
 
 

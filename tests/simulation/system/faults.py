@@ -43,6 +43,9 @@ class Fault(StrEnum):
     NO_CACHE = "no_cache"
     SHORT_LEASE = "short_lease"
     ONE_AT_A_TIME = "one_at_a_time"
+    # bulk actions
+    BULK_CRASH = "bulk_crash"
+    """A process dies after a request of a bulk action."""
 
 
 TIMED_FAULTS = (

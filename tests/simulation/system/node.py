@@ -49,6 +49,8 @@ _TWO_WRITERS = 0.3
 """Part of the seeds in which each worker writes two batches of commits at the same time, as on PostgreSQL."""
 _REMAINING_SKEW = 0.02
 """Part of a clock's error that remains in the estimate of the store's time."""
+_BULK_LEASE_MS = 500
+"""The lease of bulk jobs, and the time after which processes look for jobs that no other process works on."""
 _LIMITS = Limits(event_wait_min="1 ms")
 
 
@@ -105,6 +107,8 @@ class Node:
         self._died = died
         self._opened: list[OpenApp] = []
         """The apps of all lives."""
+        self.runs_bulk_jobs = False
+        """True if the process takes up bulk jobs of other processes, as a server does."""
         self.clock = LoopClock(shared.loop)
         """The clock of the machine."""
         self._estimate = LoopClock(shared.loop)
@@ -186,6 +190,10 @@ class Node:
             self.opened.start_worker(self.config)
             if self.opened.worker is not None:
                 self.opened.worker.blobs.pause = 0.2
+        jobs = self.opened.client.bulk_jobs
+        jobs.lease_ms = _BULK_LEASE_MS
+        if self.runs_bulk_jobs:
+            jobs.watch()
 
     def _new_store(self, life: str) -> NodeStore:
         store = NodeStore(

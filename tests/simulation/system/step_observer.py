@@ -22,7 +22,10 @@ _SLOW_SECONDS = 0.3
 
 
 class StepObserver:
-    """``nodes`` are the processes by name. From the time ``safe_from`` on, no fault can take a lease from a worker."""
+    """Observes and disturbs calls of steps. ``nodes``: the processes by name.
+
+    From the time ``safe_from`` on, no fault can take a lease from a worker.
+    """
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.streams import chance, stream
+from simulation.features.bulk import BulkAction
 from simulation.features.feature import ControlRequest, PartMaker
 from simulation.features.parts import INSTANCES, nodes_with_runs
 from simulation.features.table import REQUESTS
@@ -134,6 +135,12 @@ class Workload:
     scripts: list[Script]
     schedules: list[scheduled.Schedule] = field(default_factory=list)
 
+    @property
+    def bulk_actions(self) -> list[BulkAction]:
+        """The requested bulk actions, each of which may act on any instance."""
+        requests = [request for script in self.scripts for request in script.requests]
+        return [request.payload for request in requests if request.verb == "bulk"]
+
 
 def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: frozenset[str]) -> Workload:
     """Generate the workload of a seed. ``without``: instances that are left out, to shrink a failure."""
@@ -149,6 +156,9 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
         _plan_overdue(planned, nodes, span, stream(seed, "overdue"))
     for instance in planned.instances:
         _move_senders(planned, instance, stream(seed, f"senders.{instance}"))
+    types = {action.event_type for action in planned.bulk_actions if action.event_type is not None}
+    for one in planned.instances.values():
+        one.sent |= types
     return planned
 
 

@@ -15,13 +15,16 @@ from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.loop import SimulatedLoop
 from holdfast.testing.simulation.streams import chance, stream
 from holdfast.testing.simulation.trace import Trace
+from simulation.checks.bulk_actions import WatchedAction
 from simulation.checks.database import WatchedDatabase
 from simulation.features.pairs import Pair, met_pairs
+from simulation.features.table import REQUESTS
 from simulation.payloads import with_payloads
 from simulation.programs.external_system import ExternalSystem
 from simulation.system.clients import Clients
 from simulation.system.database_move import move_database
 from simulation.system.fault_injector import FaultInjector
+from simulation.system.faults import Fault
 from simulation.system.node import Node, Shared
 from simulation.system.step_observer import StepObserver
 from simulation.system.workload import Workload, workload
@@ -65,6 +68,9 @@ class World:
         self.nodes.update((node.name, node) for node in [*workers, *clients])
         self.database.version_of = self._version_of
         self.workload: Workload = workload(seed, [*self.nodes], FAULT_SECONDS, faults, without)
+        for node in self.nodes.values():
+            node.runs_bulk_jobs = bool(self.workload.bulk_actions)
+        self.database.bulk.acted = self._bulk_acted
         self._clients = Clients(self.workload, faults, self._note, self.database.repairs.is_removed)
         self._injector = FaultInjector(
             faults, self.database.process, restart=self._restart, schedule=self._schedule, note=self._note
@@ -186,8 +192,9 @@ class World:
             await self.database.call("operator", "control", (ResumeRun(*target),), {})
 
     def _unfinished(self) -> list[tuple[Any, ...]]:
-        """Return the runs, outbound events and schedules that have not ended."""
-        return [*self._open_runs(), *self._unfinished_schedules()]
+        """Return the runs, outbound events, schedules and bulk jobs that have not ended."""
+        jobs = self.database.rows("SELECT 'bulk', id, position, owner FROM holdfast_bulk WHERE ended_at IS NULL")
+        return [*self._open_runs(), *self._unfinished_schedules(), *jobs]
 
     def _unfinished_schedules(self) -> list[tuple[Any, ...]]:
         return self.database.rows(
@@ -200,6 +207,18 @@ class World:
             "LEFT JOIN holdfast_task AS t ON t.run = r.id "
             "WHERE t.run IS NOT NULL OR r.completed_at IS NULL ORDER BY r.id, t.unit"
         ) + self.database.rows("SELECT 'outbox', run, n, owner, due_at FROM holdfast_outbox WHERE delivered_at IS NULL")
+
+    def _bulk_acted(self, caller: str, action: WatchedAction, name: str, accepted: bool) -> None:
+        """Note a request of a bulk action on an instance; with a fault, the process that sent it dies."""
+        self.external.reached(name, "bulk")
+        instance = self.workload.instances.get(name)
+        if instance is not None and action.action in REQUESTS:
+            instance.control_requests.add(action.action)
+        place = f"{caller}.{action.reason}.{name}"
+        if accepted and self._faults.at([Fault.BULK_CRASH], action.action, place):
+            for node in self.nodes.values():
+                if caller == f"{node.name}.{node.lives}":
+                    node.kill(f"after {action} had acted on {name}")
 
     # --- processes
 

@@ -114,7 +114,7 @@ async def test_a_migration_that_fails_leaves_no_trace(other: asyncpg.Connection)
     assert not await other.fetchval("SELECT to_regnamespace('s') IS NOT NULL")
 
 
-async def test_the_error_for_a_missing_schema_says_what_to_do(url: str) -> None:
+async def test_the_error_for_a_missing_schema_names_the_remedy(url: str) -> None:
     with pytest.raises(SchemaVersionError, match="holdfast migrate"):
         await new_store(url).open(migrate=False)
 
@@ -248,7 +248,7 @@ async def test_a_role_without_the_right_to_create_objects_can_use_the_store(
     await store.close()
 
 
-async def test_a_role_without_the_right_to_migrate_gets_an_error_that_says_what_to_do(url: str) -> None:
+async def test_a_role_without_the_right_to_migrate_gets_an_error_that_names_the_remedy(url: str) -> None:
     await _create_role("powerless")
 
     with pytest.raises(StoreUnavailableError, match=r"lacks a right.*holdfast migrate"):

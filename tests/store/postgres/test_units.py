@@ -18,6 +18,7 @@ from holdfast.store.protocol import (
     CANCEL,
     Advance,
     ClaimOutbox,
+    DebouncedStart,
     Delivered,
     FactsQuery,
     FactState,
@@ -28,6 +29,8 @@ from holdfast.store.protocol import (
     NextRun,
     Outbound,
     Park,
+    RequestResult,
+    RunsById,
     SettleOutbox,
     TaskRef,
     UnitRelease,
@@ -355,3 +358,30 @@ async def test_a_graph_of_many_units_is_created_by_one_statement(
     assert (await worlds[0].commit(TaskRef(created.run.run, 0, "w1", 1), then=Finish(Status.COMPLETE))).verdict is (
         Verdict.LOST
     )
+
+
+async def test_a_debounced_start_during_the_claim_of_a_node_begins_another_run(
+    worlds: list[World], other: asyncpg.Connection, url: str
+) -> None:
+    def new(id: str, params: bytes) -> NewRun:
+        return NewRun(FLOW, id, params, "graph", units=[NewUnit(1, "u1", 0)], delay_ms=1, policy=DebouncedStart("k"))
+
+    store = worlds[0].store
+    [first] = await store.create([new("a", b"1")])
+    async with other.transaction():
+        await other.execute(
+            "UPDATE holdfast.holdfast_task SET owner = 'w1', epoch = 1 WHERE run = $1 AND unit = 1", first.run.run
+        )
+        await other.execute(
+            "INSERT INTO holdfast.holdfast_fact (run, state, key, n, kind, at, started_at, ok, attempts) "
+            "SELECT run, $2, key, 1, 'node', 0, 0, true, 0 FROM holdfast.holdfast_task WHERE run = $1 AND unit = 1",
+            first.run.run,
+            FactState.START,
+        )
+        starting = asyncio.ensure_future(store.create([new("b", b"2")]))
+        await wait_until_blocked(url, starting)
+    [second] = await starting
+
+    assert (second.result, second.run.instance_id, second.run.params) == (RequestResult.DONE, "b", b"2")
+    [claimed] = await store.read(RunsById([first.run.run]))
+    assert claimed.params == b"1"

@@ -45,7 +45,7 @@ class RunAdmin(admin.ModelAdmin):
         given = {name: value for name, value in chosen.items() if value}
         try:
             page = client().list(**given, limit=_PAGE, cursor=request.GET.get("cursor"))
-        except HoldfastError as error:  # a cursor or a status that was typed by hand
+        except HoldfastError as error:  # the URL has an invalid cursor or status
             messages.error(request, str(error))
             page = client().list(limit=_PAGE)
         rows = [{"run": run, "url": _url(f"{run.workflow_name}/{run.id}")} for run in page.items]

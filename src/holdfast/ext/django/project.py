@@ -108,7 +108,7 @@ def open_beside(sender: Any, connection: Any, **_: Any) -> None:
     the lock of its own thread.
     """
     del sender
-    if connection.vendor != _SQLITE or connection.alias != _alias() or "URL" in _settings() or _opening_here():
+    if connection.vendor != _SQLITE or connection.alias != _alias() or "URL" in _settings() or _is_open_here():
         return
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_run'")
@@ -120,7 +120,7 @@ def open_beside(sender: Any, connection: Any, **_: Any) -> None:
             _log.warning("Holdfast's client could not be opened beside Django's connection: %s", error)
 
 
-def _opening_here() -> bool:
+def _is_open_here() -> bool:
     return os.getpid() in _clients
 
 

@@ -200,7 +200,7 @@ class HoldfastSaver(BaseCheckpointSaver[int]):
         surplus = [(row[0], row[1]) for row in rows if (row[0], row[1]) not in kept]
         await self._database.execute(*[(sql, [thread_id, *place]) for place in surplus for sql in _DELETE_ONE])
 
-    # --- the same for threads
+    # --- the same methods for other threads
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._wait(self.aget_tuple(config))

@@ -14,8 +14,8 @@ async def bulk(tx: Tx, request: BulkRequest) -> list[BulkJobRow]:
     match request:
         case NewBulkJob(id, content, upto, progress):
             name, arguments = "insert", (tx.now, id, content, upto, progress)
-        case TakeBulkJobs(owner, lease_ms, id):
-            name, arguments = "take", (tx.now, owner, lease_ms, id)
+        case TakeBulkJobs(owner, lease_ms, id, working):
+            name, arguments = "take", (tx.now, owner, lease_ms, id, [*working])
         case SaveBulkJob(id, owner, lease_ms, position, progress, ended):
             name, arguments = "save", (tx.now, id, owner, lease_ms, position, progress, ended)
         case BulkJobById(id):

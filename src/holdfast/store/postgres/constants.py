@@ -105,6 +105,10 @@ class PermitState(IntEnum):
 
 _WAKE_RETRY_MS = 5
 """Time after which a task that was locked when its permit was granted is looked at again."""
+_GRANTED_AT_ONCE = 256
+"""Maximum number of permits that are granted before the use of their limits is written."""
+_GRANTED_BY_RATE = 32
+"""The same under a limit with a rate, which mostly has room for few of the permits that are read."""
 _TURN_RETRY_MS = 20
 """Time after which a worker with free slots looks again at keys that other claims had locked."""
 _LOST_RUN_IDS = 2**32
@@ -145,6 +149,8 @@ _VALUES: dict[str, str | int] = {
     "MAX_INTEGER": _MAX_INTEGER,
     "WAKE_RETRY_MS": _WAKE_RETRY_MS,
     "TURN_RETRY_MS": _TURN_RETRY_MS,
+    "GRANTED_AT_ONCE": _GRANTED_AT_ONCE,
+    "GRANTED_BY_RATE": _GRANTED_BY_RATE,
     "REPLACED": REPLACED,
     "SUPERSEDED": SUPERSEDED.replace("'", "''"),
     "MAX_GATHERED": _MAX_GATHERED,

@@ -107,10 +107,18 @@ async def _apply_to_current(tx: Tx, request: _OnCurrentRun) -> ControlResult:
 
 
 async def _restart(tx: Tx, request: RestartRun, token: int) -> ControlResult:
-    expiry = None if request.expires_ms is None else request.expiry
-    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, token, request.run)
+    sql = statements("control", tx.schema)
+    expiry, only = None if request.expires_ms is None else request.expiry, request.run
+    if request.line is not None:
+        current = await tx.connection.fetchval(sql["current_in_line"], request.line)
+        only = request.line if current is None else current
+    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, token, only)
     units = UNIT.arrays(request.units)
-    return _control_result(await _row(tx, "restart", request, *arguments, *units))
+    result = _control_result(await _row(tx, "restart", request, *arguments, *units))
+    if only is None or result.run is None:
+        return result
+    created = await tx.connection.fetchval(sql["is_made_by"], result.run.run, token)
+    return result._replace(refused=not created)
 
 
 async def _resolve_unit(tx: Tx, request: ResolveUnit) -> ControlResult:

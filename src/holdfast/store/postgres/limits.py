@@ -56,6 +56,6 @@ async def _stored(tx: Tx) -> list[StoredLimit]:
 
 
 async def _record(tx: Tx, one: StoredLimit, key: str | None) -> LimitRecord:
-    row = await tx.connection.fetchrow(statements("permits", tx.schema)["use_of_limit"], one.name, key)
-    used, keys, waiting = tuple(row.values())
-    return one.record(used, waiting, keys)
+    row = await tx.connection.fetchrow(statements("permits", tx.schema)["use_of_limit"], one.name, key, tx.now)
+    used, keys, tat, waiting, now = tuple(row.values())
+    return one.record(used, waiting, keys, tat, now)

@@ -28,7 +28,7 @@ class Live:
         self._connection = connection
         self._lock = asyncio.Lock()
         self._ended: str | None = None
-        """How the transaction ended, for messages; None while it is open."""
+        """The way in which the transaction ended, for messages; None while it is open."""
         self._marker: str | None = None
         self._result: Committed | None = None
         """The result of a commit whose outcome is not known yet."""

@@ -1,8 +1,9 @@
-"""Permits: requests, returns and grants. The algorithm is in ``functions/permits.sql``."""
+"""Permits: requests, returns and grants. The algorithm is in ``functions/permit_*.sql``."""
 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from holdfast.store.postgres.columns import EXCHANGE
 from holdfast.store.postgres.sql import statements
@@ -11,6 +12,9 @@ from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import (
     GrantedPermit,
     LimitKey,
+    LimitKeysQuery,
+    LimitKeyUse,
+    LimitKeyUses,
     PermitExchange,
     PermitPosition,
     PermitPositionsQuery,
@@ -43,6 +47,12 @@ async def positions(tx: Tx, query: PermitPositionsQuery) -> list[PermitPosition]
     return [_position(*row.values()) for row in rows]
 
 
+async def keys(tx: Tx, query: LimitKeysQuery) -> LimitKeyUses:
+    rows = await tx.connection.fetch(statements("permits", tx.schema)["keys"], query.name, query.limit)
+    found = [tuple(row.values()) for row in rows]
+    return LimitKeyUses(found[0][3] if found else 0, [LimitKeyUse(*row[:3]) for row in found])
+
+
 def _position(
     step: bytes, name: str, key: str, used: int | None, concurrency: int | None, n: int, waiting: int, ready: int | None
 ) -> PermitPosition:
@@ -51,5 +61,11 @@ def _position(
 
 
 def _request_row(one: PermitRequest) -> Row:
-    limits = json.dumps(ordered_limits(one.limits))
+    limits = _text(tuple(one.limits))
     return (*one.task, one.step, one.attempt, limits, one.priority, one.until_end, one.park)
+
+
+@lru_cache(maxsize=4096)
+def _text(limits: tuple[LimitKey, ...]) -> str:
+    """Limits in the order in which they are settled, as the text of their group."""
+    return json.dumps(ordered_limits(limits))

@@ -61,7 +61,7 @@ async def delete(tx: Tx, request: DeleteInstance) -> ControlResult:
     sql, connection = statements("repair", tx.schema), tx.connection
     await connection.execute(sql["lock_instance"], request.workflow, request.instance_id)
     run = await find_run(tx, request.workflow, request.instance_id, None)
-    if run is None or not run.status.terminal:
+    if run is None or not run.status.terminal or request.run not in (None, run.run):
         return ControlResult(run, AffectedRuns(), refused=run is not None)
     await connection.execute(sql["delete_instance"], request.workflow, request.instance_id)
     return ControlResult(run, AffectedRuns())

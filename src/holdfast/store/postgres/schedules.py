@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -66,9 +66,11 @@ async def schedules(tx: Tx, query: ScheduleQuery) -> list[ScheduleRow]:
 
 
 async def change(tx: Tx, call: ChangeCall) -> list[ScheduleChanged]:
-    applied = await _applied(tx, call.changes)
-    done = [one for one, ok in zip(call.changes, applied, strict=True) if ok]
-    await _write_rows(tx, "insert", [one.row for one in done if one.row is not None and one.revision == 0])
+    unchanged = await _unchanged(tx, call.changes)
+    new = [one.row for one in unchanged if one.row is not None and one.revision == 0]
+    inserted = await _write_rows(tx, "insert", new)
+    # A transaction that could not be seen when the schedules were locked may have created one of them.
+    done = [one for one in unchanged if one.row is None or one.revision != 0 or one.name in inserted]
     await _write_rows(tx, "update", [one.row for one in done if one.row is not None and one.revision != 0])
     await _write_ticks(tx, done)
     sql = statements("schedules", tx.schema)
@@ -82,30 +84,33 @@ async def change(tx: Tx, call: ChangeCall) -> list[ScheduleChanged]:
     created = iter(await create(tx, requests))
     if done:
         await tx.connection.fetchval(sql["notify"], tx.store_id)
+    applied = {*map(id, done)}
     return [
-        ScheduleChanged(ok, list(islice(created, len(one.runs))) if ok else ())
-        for one, ok in zip(call.changes, applied, strict=True)
+        ScheduleChanged(id(one) in applied, list(islice(created, len(one.runs))) if id(one) in applied else ())
+        for one in call.changes
     ]
 
 
-async def _applied(tx: Tx, changes: Sequence[ScheduleChange]) -> list[bool]:
-    """Lock the schedules in the order of their names; True for each change whose revision is the expected one."""
+async def _unchanged(tx: Tx, changes: Sequence[ScheduleChange]) -> list[ScheduleChange]:
+    """Lock the schedules in the order of their names; returns the changes whose revision is the expected one."""
     sql = statements("schedules", tx.schema)["lock"]
     found = await tx.connection.fetch(sql, sorted({one.name for one in changes}))
     revisions: dict[str, int] = {row["name"]: row["revision"] for row in found}
-    applied = []
+    unchanged = []
     for one in changes:
-        ok = revisions.get(one.name, 0) == one.revision
-        if ok:
+        if revisions.get(one.name, 0) == one.revision:
             revisions[one.name] = -1  # another change of the same call was computed from the same revision
-        applied.append(ok)
-    return applied
+            unchanged.append(one)
+    return unchanged
 
 
-async def _write_rows(tx: Tx, statement: str, rows: Sequence[ScheduleRow]) -> None:
-    if rows:
-        columns: list[Row] = list(zip(*(_values(row) for row in rows), strict=True))
-        await tx.connection.fetch(statements("schedules", tx.schema)[statement], tx.now, *columns)
+async def _write_rows(tx: Tx, statement: str, rows: Sequence[ScheduleRow]) -> Container[str]:
+    """Insert or update rows; returns the names of inserted ones."""
+    if not rows:
+        return ()
+    columns: list[Row] = list(zip(*(_values(row) for row in rows), strict=True))
+    written = await tx.connection.fetch(statements("schedules", tx.schema)[statement], tx.now, *columns)
+    return {row["name"] for row in written}
 
 
 async def _write_ticks(tx: Tx, done: Sequence[ScheduleChange]) -> None:

@@ -48,7 +48,7 @@ async def append(tx: Tx, writes: Sequence[StreamWrite]) -> None:
 
 async def read(tx: Tx, query: StreamQuery) -> StreamPage:
     sql = statements("streams", tx.schema)
-    # Before the chunks: a run that has ended by now writes no more of them.
+    # Read before the chunks: a run that has ended by now writes no further chunk.
     ended: bool = await tx.connection.fetchval(sql["has_ended"], query.run)
     rows = await tx.connection.fetch(sql["chunks"], query.run, query.name, query.after, query.limit)
     return StreamPage([_chunk(*row.values()) for row in rows], ended)

@@ -42,7 +42,7 @@ class Tx(NamedTuple):
     is_retry: bool = False
     """An earlier attempt of this call may have been committed: its connection broke before the reply."""
     failed_over: bool = False
-    """The call was made before a failover: claims that it wants to make would be of a worker's earlier id."""
+    """The call was made before a failover: its claims would belong to an earlier id of the worker."""
 
 
 Work = Callable[[Tx, A], Awaitable[R]]

@@ -2,8 +2,8 @@
 
 An envelope with ``"blobs": [id]`` refers to a blob. Once an app with a blob store has written to a database, triggers
 count the references of each blob in ``holdfast_blob``, in the transactions that insert, change and delete rows. A blob
-without references is garbage if it has had some, or if it was written long ago; a reference is therefore never written
-to a blob that was deleted before.
+without references is garbage if it has had some, or if it was written long ago. A commit follows its blobs within
+minutes, so no reference is written to a deleted blob.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFERRING = (
     ("schedule", ("params", "result")),
     ("chunk", ("data",)),
 )
-"""Tables, and their columns whose values may be in blobs. A chunk refers to blobs if its only item does."""
+"""Tables, and their columns whose values may be in blobs. A chunk with a reference has one item only."""
 
 
 class CountReferences(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -15,7 +16,7 @@ class BulkJobRow(NamedTuple):
     upto: int
     """The last instance to visit."""
     progress: bytes
-    """The counts so far, as JSON."""
+    """The counts so far, and the instances of the batch after the position on which a process acts, as JSON."""
     ended_at: int | None
 
 
@@ -32,6 +33,8 @@ class TakeBulkJobs(NamedTuple):
     owner: str
     lease_ms: int
     id: str | None = None
+    working: Sequence[str] = ()
+    """Jobs on which the owner still works, also if it has lost them: they are not taken."""
 
 
 class SaveBulkJob(NamedTuple):

@@ -74,7 +74,9 @@ class RestartRun:
     units: Sequence[NewUnit] = ()
     """As in ``NewRun``."""
     run: int | None = None
-    """Restart only if this is the current run of the instance; otherwise the request changes nothing."""
+    """Restart only if this is the current run of the instance; otherwise the request is refused."""
+    line: int | None = None
+    """Restart only if the current run is in the line of this run; otherwise the request is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ class DeleteInstance:
 
     workflow: str
     instance_id: str
+    run: int | None = None
+    """Delete only if this is the current run; otherwise the request is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
     pin: str
     tasks: int
     oldest_ms: int
-    """How long the oldest of them has been due."""
+    """The time for which the oldest of these tasks has been due."""
 
 
 @dataclass(slots=True)

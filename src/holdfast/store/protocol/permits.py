@@ -1,4 +1,4 @@
-"""Limits and permits: how many attempts and runs may be in progress at the same time, and how fast they may start.
+"""Limits and permits: maxima of the attempts and runs that are in progress at the same time, and of starts per time.
 
 A **limit** has a name, a maximum of concurrent permits (``concurrency``) and a maximum rate (``Pace``); both hold for
 each key of the limit separately. A **permit** is the right of one attempt, unit or run to be in progress under all of
@@ -10,8 +10,8 @@ deletes the task's permits in the same transaction, by triggers of the database;
 parked under the claim that ends, and held permits that are kept until the end of the run (``PermitRequest.until_end``).
 
 Permits with equal limits and keys form a **group**. All permits of a group wait for the same limit, so only groups are
-moved when a limit has room. A group waits at a limit that has no room (the *blocking* limit). The exceptions are
-limits that are marked as **freed**, until the next ``exchange_permits``, which grants what they have room for.
+moved when a limit has room. A group waits at a limit that has no room (the *blocking* limit). A **freed** limit may
+have room although groups wait at it, until the next ``exchange_permits`` grants the permits that it has room for.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ class LimitRecord:
     """Permits that wait at this limit."""
     keys: int
     """Keys with permits in use."""
+    tokens: int = 0
+    """Tokens of the rate's burst that are taken, under the key that has taken the most."""
 
 
 class StoredLimit(NamedTuple):
@@ -124,12 +126,16 @@ class StoredLimit(NamedTuple):
         weights = json.dumps(dict(self.values.weights))
         return (self.name, self.values.concurrency, *rate, self.values.fair, weights, self.declared)
 
-    def record(self, used: int, waiting: int, keys: int) -> LimitRecord:
-        declared = None
+    def record(self, used: int, waiting: int, keys: int, tat: int, now_ms: int) -> LimitRecord:
+        """``tat``: the latest theoretical arrival time of its keys, in microseconds."""
+        declared, tokens, pace = None, 0, self.values.rate
+        if pace is not None:
+            interval = pace.per_ms * 1000 // pace.permits
+            tokens = min(pace.burst, max(0, -((now_ms * 1000 - tat) // interval)))
         if self.declared is not None:
             concurrency, rate, fair, weights = json.loads(self.declared)
             declared = LimitValues(concurrency, None if rate is None else Pace(*rate), fair, weights)
-        return LimitRecord(self.name, self.values, declared, used, waiting, keys)
+        return LimitRecord(self.name, self.values, declared, used, waiting, keys, tokens)
 
 
 def declared_text(values: LimitValues) -> str:
@@ -208,7 +214,7 @@ class PermitReply:
     granted: Sequence[GrantedPermit] = ()
     """Permits of tasks that the worker owns, granted since its last exchange."""
     due: bool = False
-    """True if tasks without an owner became due."""
+    """True if tasks that no worker owns became due."""
     next_at: int | None = None
     """The time at which a rate has room again; None: no permit waits for a rate."""
 
@@ -233,3 +239,27 @@ class PermitPositionsQuery(Query[list[PermitPosition]]):
     """The waiting permits of a run, with the limits that have no room."""
 
     run: int
+
+
+class LimitKeyUse(NamedTuple):
+    """The use of one key of a limit."""
+
+    key: str
+    used: int
+    waiting: int
+
+
+class LimitKeyUses(NamedTuple):
+    total: int
+    """Number of keys that have permits in use or waiting permits."""
+    keys: Sequence[LimitKeyUse]
+    """The keys with the most waiting permits first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKeysQuery(Query[LimitKeyUses]):
+    """The use of a limit by key. The cost grows with the number of keys in use, not with that of waiting permits."""
+
+    name: str
+    limit: int
+    """Maximum number of keys."""

@@ -36,7 +36,7 @@ class Pruned(NamedTuple):
     free_pages: int = 0
     """With ``compact``: pages that can still be returned to the file system."""
     seconds: float = 0.0
-    """How long the transaction held its locks, without the time for which it waited."""
+    """The time for which the transaction held its locks, without the time for which it waited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class RunRecord:
     topics: frozenset[str] = frozenset()
     """Event types that wake this run; empty while its task is owned."""
     damage: str | None = None
-    """The reason why the row cannot be read. The status is then PAUSED, whatever the row says."""
+    """The reason why the row cannot be read. The status is then PAUSED, whatever the stored one is."""
 
     @property
     def pid(self) -> str:

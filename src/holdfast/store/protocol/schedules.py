@@ -22,7 +22,7 @@ KEPT_TICKS = 100
 
 
 class TickState(StrEnum):
-    """The state of a tick. A tick whose run has ended has the run's status instead, once a worker has noticed."""
+    """The state of a tick. Once a worker has recorded the end of the run, a tick has the run's status instead."""
 
     QUEUED = "queued"
     STARTED = "started"
@@ -30,9 +30,9 @@ class TickState(StrEnum):
     """Started, and its run was asked to end because of a later tick."""
     SKIPPED = "skipped"
     MISSED = "missed"
-    """No worker took it up in time. One such tick stands for all ticks that were missed together with it."""
+    """No worker took up the tick in time. One missed tick stands for all ticks that were missed together."""
     GONE = "gone"
-    """Started, and its run was deleted before a worker noticed the end."""
+    """Started, and its run was deleted before a worker recorded its end."""
 
 
 OPEN_TICKS = (TickState.STARTED, TickState.CANCELLING)
@@ -87,7 +87,7 @@ class ScheduleRow:
     result: bytes | None
     """The output of the last successful run."""
     result_n: int
-    """The number of the tick of that run."""
+    """The number of the tick of the last successful run."""
     ticks: Sequence[TickRow] = ()
     """Ticks that the query asked for. Not written."""
 
@@ -129,7 +129,7 @@ class DueSchedules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DueQuery(Query[DueSchedules]):
-    """Schedules whose time has come, the longest overdue first, with their open and queued ticks."""
+    """Due schedules, the longest overdue first, with their open and queued ticks."""
 
     workflows: Sequence[str]
     """The workflows that the caller can start."""

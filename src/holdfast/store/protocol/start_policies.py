@@ -1,13 +1,13 @@
-"""Start policies: the rules by which the transaction of a start decides whether it makes a run.
+"""Start policies: the rules by which the transaction of a start creates a run, or finds the run for the start.
 
 A run that was started as a **singleton** belongs to a group: the open runs of a workflow with the same key. At most one
 run of a group is executed at a time. The others are **held**: their tasks have no due time until the run before them
 has ended. A trigger of the database releases the next one, however that run ended. Successors of a run keep its place.
 
-A run that **gathers** is pending: no worker has claimed it yet, and later starts with the same key change it instead of
-making a run. A debounced start replaces its params and moves its due time; a batched start appends an item.
+A debounced or batched run is **pending** until a worker claims it: later starts with the same key change the run, and
+create none. A debounced start replaces the params and moves the due time; a batched start appends an item.
 
-A **limited** start makes a run only if the limits of the run have room. The run has its permit from the start.
+A **limited** start creates a run only if the limits of the run have room. The run has its permit from the start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class SingletonStart:
 
 @dataclass(frozen=True, slots=True)
 class DebouncedStart:
-    """``NewRun.delay_ms`` is the time to wait; a pending run is due at most ``max_wait_ms`` after its first start."""
+    """A debounced start. ``NewRun.delay_ms`` is the time to wait for another one.
+
+    A pending run is due at most ``max_wait_ms`` after its first start.
+    """
 
     key: str
     max_wait_ms: int | None = None
@@ -54,10 +57,10 @@ class DebouncedStart:
 
 @dataclass(frozen=True, slots=True)
 class BatchedStart:
-    """``NewRun.params`` is a list of one item, and ``NewRun.delay_ms`` the time to wait for more.
+    """A batched start. ``NewRun.params`` is a list of one item, ``NewRun.delay_ms`` the time to wait for more.
 
     A batch is due at once when it has ``size`` items. An item that would make the params longer than ``max_bytes``
-    begins another batch, and makes the full one due.
+    begins another batch, and makes the present batch due.
     """
 
     key: str

@@ -1,9 +1,10 @@
 """Statistics of a database: counts of runs, the state of the queues, throughput, errors and durations of steps.
 
 The cost of a read does not depend on the number of finished runs. Runs that ended are counted by **tallies**, stored
-counts of all runs that ended up to a *watermark*; a read adds the runs that ended since. ``Tally`` moves the
-watermark forward. A retry adds one to the tally of retried runs, which a read subtracts; the end of a run that was
-retried stays in the numbers of ends by time and in those of errors.
+counts of all runs that ended up to a *watermark*; a read adds the runs that ended since. Instances that were started
+up to the watermark are tallied by time only. ``Tally`` moves the watermark forward. A retry adds one to the tally of
+retried runs, which a read subtracts; the end of a run that was retried stays in the numbers of ends by time and in
+those of errors.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from holdfast.store.protocol.requests import MaintenanceRequest, Query
 TALLY_MARGIN_MS = 30_000
 """The watermark stays this far behind the store's clock: a transaction may take time from its end of a run to its
 commit."""
-MAX_MINUTES = 1440
-"""Counts by minute are kept for a day."""
+MAX_MINUTES = 7 * 1440
+"""Counts are kept for seven days."""
+EXACT_MINUTES = 1440
+"""Counts by minute are kept for a day. The older ones are added up by hour, as counts of the hour's first minute."""
 TALLY_PAUSE_MS = 5_000
 """The watermark moves at most this often."""
 
@@ -122,7 +125,8 @@ class StatsQuery(Query[StoreStats]):
     attention: bool = False
     """Read also the runs that need attention. The cost grows with the number of open runs."""
     minutes: int = 0
-    """Read also the counts of this many minutes before now, at most ``MAX_MINUTES``."""
+    """Read also the counts of this many minutes before now, at most ``MAX_MINUTES``; those that are older than
+    ``EXACT_MINUTES`` are counts of hours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class WorkerRecord:
     alive: bool
     """True if the worker's lease has not expired."""
     draining: bool = False
-    """True if the worker was told to claim nothing and to give up its turns (``DrainWorker``)."""
+    """True if a request drains the worker: it claims nothing and gives up its turns (``DrainWorker``)."""
     held: int = 0
     """Number of tasks that the worker owns."""
 

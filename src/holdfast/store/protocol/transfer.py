@@ -73,7 +73,7 @@ TABLES = (
         "task",
         "run unit",
         int="run unit bucket kind priority run_at epoch losses signal expires_at missing held_at "
-        "items",
+        "resume_at items",
         text="workflow queue topics expiry pin single gather",
         free="key",
         flag="lost has_tokens",

@@ -260,12 +260,14 @@ class _Batch:
 
     def _release(self, one: Advance, release: UnitRelease) -> None:
         run, unit = one.task[:2]
-        run_at = None if run in self._paused_runs else release.run_at
+        run_at, resume_at = release.run_at, None
+        if run in self._paused_runs:
+            run_at, resume_at = None, release.run_at
         if run_at is not None and run_at <= self._tx.now:
             self._due_now.add((run, unit))
             self._decrements[run, unit] += 0
             run_at = None
-        self._put("release", (run, unit, run_at, *_WAITING, None if unit == 0 else release.missing))
+        self._put("release", (run, unit, run_at, *_WAITING, None if unit == 0 else release.missing, resume_at))
         if unit == 0:
             self._run_release = one
             self._decrements[run, unit] += 0

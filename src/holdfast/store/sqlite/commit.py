@@ -79,7 +79,7 @@ class _Ownership(NamedTuple):
 
 
 _OWNED = _Ownership(None, None, 0, 0)
-"""Stands for a task that is owned as the commit says, without losses and signals."""
+"""Stands for a task whose owner and epoch are those of the commit, without losses and signals."""
 _Exceptions = dict[tuple[int, int], _Ownership]
 """Tasks of a batch that need attention, by run and unit; the others are ``_OWNED``."""
 

@@ -70,8 +70,8 @@ def _apply_to_current(tx: Tx, request: ControlRequest) -> ControlResult:
     number = request.number if isinstance(request, RedeliverOutbox) else None
     run = find_run(tx, request.workflow, request.instance_id, number)
     affected = AffectedRuns()
-    if run is None:
-        return ControlResult(None, affected)
+    if run is None or _names_another_run(tx, run, request):
+        return ControlResult(run, affected, refused=run is not None)
     match request:  # RecordAction changes nothing
         case PauseRun():
             pause(tx, run)
@@ -102,6 +102,17 @@ _ON_OPEN_RUNS = (PauseRun, TerminateRun, CancelRun, MoveRun, ResolveStep)
 """Requests that are refused if the run has ended."""
 
 
+def _names_another_run(tx: Tx, run: RunRecord, request: ControlRequest) -> bool:
+    """True if the request is about a run in whose place there is another one now."""
+    match request:
+        case RestartRun(line=int(line)):
+            return not successors.is_in_line(tx, run.run, line)
+        case RestartRun(run=int(only)) | DeleteInstance(run=int(only)):
+            return only != run.run
+        case _:
+            return False
+
+
 def resolve(tx: Tx, run: RunRecord, request: ResolveStep, affected: AffectedRuns) -> None:
     if not run.status.terminal:
         add_effect(affected, run.run, add_event(tx, run, QueuedEvent(RESOLVE, request.payload)))
@@ -126,8 +137,9 @@ def pause(tx: Tx, run: RunRecord) -> None:
 def resume(tx: Tx, run: RunRecord) -> None:
     if run.status is Status.PAUSED:
         kind = TaskKind.RESUME
+        begun = run.started_at is not None or tx.connection.execute(_SQL["has_begun"], (run.run,)).get
+        tx.connection.execute(_SQL["resume_task"], (run.run, tx.now, kind, kind.bucket, begun))
         tx.connection.execute(_SQL["resume_run"], (run.run, tx.now))
-        tx.connection.execute(_SQL["resume_task"], (run.run, tx.now, kind, kind.bucket))
     elif run.pausing:
         tx.connection.execute(_SQL["withdraw_pause"], (run.run,))
 
@@ -162,9 +174,7 @@ def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int 
 
 
 def restart(tx: Tx, old: RunRecord, request: RestartRun, affected: AffectedRuns) -> RunRecord:
-    """Create the new run and end the old one; returns the new run, or the current one if it is not to be restarted."""
-    if request.run is not None and request.run != old.run:
-        return old
+    """Create the new run and end the old one; returns the new run."""
     was_running = not old.status.terminal
     expires = successors.expires_in(request.expires_ms, request.expiry, tx.now)
     successor = successors.Successor(old.params, tx.now, 1, expires, request.options, request.units, in_line=False)

@@ -1,4 +1,4 @@
-"""The use of limits in one transaction: which limits have room, and what permits take from them.
+"""The use of limits in one transaction: the room that limits have, and the permits that are taken from it.
 
 The rows of limits without keys are written at the end: an exchange takes many permits of the same limit. Until then
 the cached row is the current one, so ``flush`` is called before a statement that deletes permits, whose triggers change
@@ -77,9 +77,9 @@ class LimitUses:
         return Room(not full and early <= 0, None if full else ready_at, arrival, used, passed, virtual)
 
     def room_for(self, keys: Sequence[LimitKey], wanted: int, needs_tokens: int) -> int:
-        """How many permits of one group can be granted at once, 1 to ``wanted``; one has room.
+        """The number of permits of one group to grant at once, from 1 to ``wanted``. The limits have room for one.
 
-        1 if each permit changes the order of the next ones (fair limits), or takes a token.
+        1 if each grant changes the order of the next ones (fair limits), or takes a token.
         """
         for key in keys:
             limit = self.limit(key.name)
@@ -93,7 +93,7 @@ class LimitUses:
         return max(1, wanted)
 
     def blocking(self, keys: Sequence[LimitKey], needs_tokens: int) -> LimitKey | None:
-        """The first limit without room. If that is because of its rate, note when the rate has room."""
+        """The first limit without room. If its rate has no room, store the time at which the rate has room again."""
         for key in keys:
             room = self.room(key, needs_tokens)
             if not room.free:

@@ -56,6 +56,6 @@ def _set(tx: Tx, limit: StoredLimit) -> None:
 
 
 def _record(tx: Tx, one: StoredLimit, key: str | None) -> LimitRecord:
-    [(used, keys)] = tx.connection.execute(_SQL["use_of_limit"], (one.name, key)).fetchall()
+    [(used, keys, tat)] = tx.connection.execute(_SQL["use_of_limit"], (one.name, key)).fetchall()
     waiting = tx.connection.execute(_SQL["waiting_at"], (one.name, key)).get
-    return one.record(used, waiting, keys)
+    return one.record(used, waiting, keys, tat, tx.now)

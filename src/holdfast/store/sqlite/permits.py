@@ -1,8 +1,8 @@
 """Permits: requests, returns and grants (docs/architecture.md, "Flow control").
 
 Triggers of the schema delete permits when the ownership of their task ends, and keep the counters: a deleted permit
-that was granted or held is subtracted from the use of its limits, which are marked as freed. This module grants what
-freed limits have room for. The cost of a grant does not depend on the number of waiting permits.
+that was granted or held is subtracted from the use of its limits, which are marked as freed. This module grants the
+permits that freed limits have room for. The cost of a grant does not depend on the number of waiting permits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from holdfast.store.protocol import (
     GrantedPermit,
     LimitedStart,
     LimitKey,
+    LimitKeysQuery,
+    LimitKeyUse,
+    LimitKeyUses,
     PermitExchange,
     PermitPosition,
     PermitPositionsQuery,
@@ -58,7 +61,7 @@ def has_work(tx: Tx, owner: str) -> bool:
 
 
 def settle(tx: Tx) -> None:
-    """Grant what the limits that this transaction freed have room for."""
+    """Grant the permits for which the limits that this transaction freed have room."""
     _Flow(tx).settle()
 
 
@@ -102,8 +105,13 @@ def positions(tx: Tx, query: PermitPositionsQuery) -> list[PermitPosition]:
     ]  # fmt: skip
 
 
+def keys(tx: Tx, query: LimitKeysQuery) -> LimitKeyUses:
+    rows = tx.connection.execute(_SQL["keys"], (query.name, query.limit)).fetchall()
+    return LimitKeyUses(rows[0][3] if rows else 0, [LimitKeyUse(*row[:3]) for row in rows])
+
+
 def withdraw_queue(tx: Tx, queue: str) -> None:
-    """Let the tasks of a queue that no worker owns wait for no permit. They are due, and request one when claimed."""
+    """Withdraw the permits of a queue's tasks that no worker owns. The tasks are due, and request permits again."""
     tx.connection.execute(_SQL["make_queue_due"], (queue, tx.now))
     tx.connection.execute(_SQL["withdraw_queue"], (queue,))
 
@@ -126,7 +134,7 @@ def _return(tx: Tx, one: PermitReturn) -> None:
 
 
 class _Pending:
-    """Requests that wait in a group, and are added to its row at the end of the exchange."""
+    """Waiting requests of a group that are added to its row at the end of the exchange."""
 
     __slots__ = ("count", "head", "priority", "tag")
 
@@ -138,7 +146,7 @@ class _Flow:
     """Requests and grants in one transaction."""
 
     def __init__(self, tx: Tx, owner: str | None = None) -> None:
-        """``owner``: the worker that learns of its grants by the reply to this exchange."""
+        """``owner``: the worker whose grants the reply to this exchange reports."""
         self._tx = tx
         self._owner = owner
         self._uses = LimitUses(tx)
@@ -149,7 +157,7 @@ class _Flow:
         self._enqueued: dict[int, _Pending] = {}
 
     def flush(self) -> None:
-        """Write what is collected."""
+        """Write the collected changes of limits and groups."""
         self._uses.flush()
         for group, one in self._enqueued.items():
             self._tx.connection.execute(_SQL["enqueue"], (group, one.count, one.priority, one.head, one.tag))

@@ -71,7 +71,7 @@ def _insert_fork(tx: Tx, source: RunRecord, request: ContinueRun, id: str) -> in
     tx.connection.execute(_COPY_PLAN, (source.run, new))
     if request.units:
         _insert_units(tx, UnitQueue(new, source.workflow, source.queue, source.priority, tx.now), request.units)
-    singletons.inherit(tx, source, new, tx.now)
+    singletons.inherit(tx, source, new, tx.now, forked=True)
     return new
 
 

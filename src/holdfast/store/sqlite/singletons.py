@@ -1,4 +1,4 @@
-"""The groups of singletons: which run of a group is executed, and which are held until it has ended.
+"""The groups of singletons: the executed run of a group, and the runs that are held until it has ended.
 
 A trigger of the schema releases the next held run. This module holds runs, and passes the place of a run to its
 successor.
@@ -33,14 +33,8 @@ def join(tx: Tx, run: int, workflow: str, key: str, due: int, besides: int = _NO
     tx.connection.execute(_SQL["join"], (run, key))
 
 
-def inherit(tx: Tx, old: RunRecord, new: int, due: int) -> None:
-    """Add the successor of a singleton to its group."""
+def inherit(tx: Tx, old: RunRecord, new: int, due: int, *, forked: bool = False) -> None:
+    """Add the successor of a singleton, which takes its place, or its fork to its group."""
     key = single_of(old.options)
     if key is not None:
-        join(tx, new, old.workflow, key, due, besides=old.run)
-
-
-def forget(tx: Tx, run: int) -> None:
-    """Delete a run that this transaction has created."""
-    for name in ("forget_tasks", "forget_facts", "forget_terms", "forget_run"):
-        tx.connection.execute(_SQL[name], (run,))
+        join(tx, new, old.workflow, key, due, besides=_NO_RUN if forked else old.run)

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats, Tally
 from holdfast.store.protocol.stats import (
+    EXACT_MINUTES,
     MAX_MINUTES,
     TALLY_MARGIN_MS,
     TALLY_PAUSE_MS,
@@ -50,10 +51,14 @@ def tally(tx: Tx, request: Tally) -> bool:
     mark, newest = connection.execute(_SQL["mark"]).get, now - TALLY_MARGIN_MS
     if newest - mark < TALLY_PAUSE_MS:
         return False
-    part_end = connection.execute(_SQL["part_end"], (mark, newest, request.limit)).get
-    end = newest if part_end is None else part_end
     oldest = now - MAX_MINUTES * _MINUTE_MS
+    part_end = connection.execute(_SQL["part_end"], (mark, newest, request.limit, oldest)).get
+    end = newest if part_end is None else part_end
     connection.execute(_SQL["add"], (mark, end, oldest))
     connection.execute(_SQL["move_mark"], (end,))
+    hour = (now // _MINUTE_MS - EXACT_MINUTES) // 60 * 60
+    if connection.execute(_SQL["has_minutes"], (hour,)).get:
+        connection.execute(_SQL["add_up_hours"], (hour,))
+        connection.execute(_SQL["delete_minutes"], (hour,))
     connection.execute(_SQL["delete_old"], (oldest // _MINUTE_MS,))
     return part_end is not None

@@ -45,6 +45,11 @@ def supersede(tx: Tx, run: int) -> None:
     tx.connection.execute(_SQL["supersede"], (run,))
 
 
+def is_in_line(tx: Tx, run: int, other: int) -> bool:
+    """True if a run is in the line of another one."""
+    return bool(tx.connection.execute(_SQL["is_in_line"], (run, other)).get)
+
+
 def create_successor(tx: Tx, old: RunRecord, successor: Successor) -> int:
     """Insert the successor of a run that has ended."""
     supersede(tx, old.run)

@@ -106,7 +106,7 @@ def _with_open_harness(item: pytest.Item, test: Callable[..., Any]) -> Callable[
     @functools.wraps(test)
     async def opened(*args: Any, **kwargs: Any) -> Any:
         harness = item.stash.get(_HARNESS, None)
-        if harness is None:  # the project has a fixture of this name of its own
+        if harness is None:  # the fixture of this name is the project's own
             return await test(*args, **kwargs)
         async with harness:
             try:

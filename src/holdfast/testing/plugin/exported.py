@@ -22,7 +22,7 @@ class ExportedRuns(pytest.File):
 
 
 class ExportedRun(pytest.Item):
-    """The test that the run in the file replays on the code of today."""
+    """The test that the run in the file replays on the present code."""
 
     def runtest(self) -> None:
         asyncio.run(_replay(self.config, self.path))

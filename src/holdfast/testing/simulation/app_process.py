@@ -32,7 +32,7 @@ WORKER_POLL_SECONDS = 5.0
 
 
 class AppProcess:
-    """``died`` is called with this process and the circumstances whenever the process is killed."""
+    """A process with the app. ``died`` is called with this process and the circumstances when the process is killed."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class Comparison:
         return None
 
     def _own_problem(self, result: SeedResult) -> Problem | None:
-        """Return a problem that shows without a comparison with the baseline."""
+        """Return a problem of the run alone, found without a comparison with the baseline."""
         if result.stuck is not None and "NON_DETERMINISTIC" in result.stuck:
             return Problem("replay", f"The run stays paused: {result.stuck}.")
         if result.stuck is not None:

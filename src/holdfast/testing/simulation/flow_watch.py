@@ -58,7 +58,7 @@ _CHECKS = (
 
 
 class FlowWatch:
-    """``now_ms`` is the database's time."""
+    """Checks the rows of flow control after each write. ``now_ms`` returns the database's time."""
 
     def __init__(self, rows: Rows, now_ms: Callable[[], int]) -> None:
         self._rows = rows

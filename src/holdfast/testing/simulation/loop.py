@@ -114,7 +114,10 @@ class _Handle(asyncio.Handle):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """``order`` chooses among the processes that can run; more than ``max_callbacks`` callbacks are a livelock."""
+    """The event loop of a simulation.
+
+    ``order`` chooses among the processes that can run; more than ``max_callbacks`` callbacks are a livelock.
+    """
 
     def __init__(self, order: Random, max_callbacks: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The store as one simulated process sees it: the shared database behind a slow and unreliable connection.
+"""The store of one simulated process: the shared database behind a slow and unreliable connection.
 
 A failed call behaves as the store protocol says. After an error of ``commit`` or ``advance`` it is unknown whether the
 call was written; if the caller repeats it, it receives the answer of the first call (a store keeps receipts for this).
@@ -44,7 +44,7 @@ _ERRORS: dict[CallFault, type[StoreError]] = {
 
 
 class RemoteTransaction:
-    """A live transaction as its process sees it. A lost connection ends the transaction.
+    """The interface of a process to its live transaction. A lost connection ends the transaction.
 
     ``run_statement`` sends a statement to the database, under a name.
     """

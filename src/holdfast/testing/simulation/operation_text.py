@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.store.protocol import (
     AuditQuery,
+    BulkJobById,
     CancelRun,
     ClaimOutbox,
     Commit,
@@ -19,10 +20,12 @@ from holdfast.store.protocol import (
     LogsQuery,
     MailboxQuery,
     MoveRun,
+    NewBulkJob,
     OutboxQuery,
     PauseRun,
     PermitPositionsQuery,
     PruneRuns,
+    RecordAction,
     RelationsQuery,
     RepliesQuery,
     ReplyByHand,
@@ -33,6 +36,7 @@ from holdfast.store.protocol import (
     ResumeRun,
     RunByName,
     RunsById,
+    SaveBulkJob,
     ScheduleByName,
     ScheduleChange,
     ScheduleChanged,
@@ -43,6 +47,7 @@ from holdfast.store.protocol import (
     StatsQuery,
     StreamHeadsQuery,
     StreamQuery,
+    TakeBulkJobs,
     Tally,
     TerminateRun,
     VersionsQuery,
@@ -63,6 +68,11 @@ _REQUESTS: dict[type, str] = {
     DeleteInstance: "delete",
     MoveRun: "move",
     SendEvent: "send an event to",
+    RecordAction: "note",
+    NewBulkJob: "new_bulk_job",
+    TakeBulkJobs: "take_bulk_jobs",
+    SaveBulkJob: "save_bulk_job",
+    BulkJobById: "bulk_job",
     RunByName: "find",
     RunsById: "get",
     CurrentRuns: "list",
@@ -116,6 +126,8 @@ def _details(operation: str, args: tuple[Any, ...], answer: Any) -> str:
             return str(args[0].instance_id)
         case "reap":
             return ", ".join(f"run {f.run} ({f.losses} losses)" for f in answer)
+        case "bulk":
+            return ", ".join(row.id for row in answer)
         case "change_schedules":
             return "; ".join(_change_text(change, done) for change, done in zip(args[0], answer, strict=True))
         case "heartbeat" | "fetch_signals":

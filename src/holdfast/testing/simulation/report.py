@@ -1,4 +1,4 @@
-"""The report of a simulation: findings, with advice and the story of a minimal failing run."""
+"""The report of a simulation: findings, each with advice and the events of a minimal failing run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEED = "{seed}"
 
 
 class SimulationError(RuntimeError):
-    """The workflow does something that cannot be simulated; the message says what to do."""
+    """Raised if a workflow does something that cannot be simulated. The message names the remedy."""
 
 
 class SimulationFailed(AssertionError):
@@ -28,7 +28,7 @@ class FindingKind(StrEnum):
     STEP = "a step that is not safe to run twice"
     TIMING = "a result that depends on timing"
     WAIT = "a wait that can never end"
-    REPLAY = "a replay that does something else"
+    REPLAY = "a replay that differs from the first execution"
     FAILURE = "a run that fails"
     ENDLESS = "a run that does not end"
     CHECK = "a check that fails"
@@ -59,7 +59,7 @@ _ADVICE = {
         "Give the step retries, or catch its error in the workflow. If the run may fail, permit it with allow=."
     ),
     FindingKind.ENDLESS: "Send the events that end the run with events=, or simulate a part of it that ends.",
-    FindingKind.CHECK: "An assertion of check= does not hold: the story shows what happened before.",
+    FindingKind.CHECK: "An assertion of check= does not hold; the events before it are listed above.",
     FindingKind.UNSTEADY: (
         "Two runs without faults, or with the same faults, end differently, so the effect of faults cannot be "
         "determined. Create new fakes in world=, and remove random numbers and the time from steps, or from the values "
@@ -70,7 +70,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event that the outside sends. ``to`` is the pid of the receiver, by default the simulated run.
+    """An event that is sent from outside. ``to`` is the pid of the receiver, by default the simulated run.
 
     An event with an ``id`` counts once, even if it is sent twice.
     """

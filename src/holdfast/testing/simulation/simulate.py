@@ -66,7 +66,7 @@ async def simulate(
     """Run a workflow, a chain or a graph under faults, and report where faults change its result.
 
     ``seeds`` is the number of runs, with seeds from ``first`` on; with ``seed`` only that seed is run. ``events`` are
-    the events that the outside sends. ``world`` is called before each run and creates the fakes that the steps use;
+    the events that are sent from outside. ``world`` is called before each run and creates the fakes that the steps use;
     ``view`` returns the part of the fakes' state that must be the same as without faults. ``check`` is called with
     each run at its end and asserts what must hold. ``allow`` holds further correct results, besides that of the run
     without faults, or is a function that returns True for a correct run. ``tables`` are SQL statements that create the

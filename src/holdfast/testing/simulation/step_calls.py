@@ -58,8 +58,8 @@ class StepCall:
 class StepCalls:
     """The step calls of one seed run. ``needed``: attempts that each step takes in the baseline.
 
-    The death of a worker costs an attempt of each step that was about to be called. A worker is therefore spared while
-    any unfinished step has no attempt left for that. Steps with a single attempt are exempt: such a step fails when
+    The death of a worker costs an attempt of each step that was about to be called. No worker is therefore killed while
+    an unfinished step has no attempt left for that. Steps with a single attempt are exempt: such a step fails when
     its worker dies, and the simulation is to show this.
 
     ``extra_calls``: steps whose function is called once more before the call that counts, up to its n-th suspension
@@ -181,7 +181,7 @@ class StepCalls:
     # --- deaths of workers
 
     def spare_worker(self) -> bool:
-        """Return True if no worker may die now: enough have died, or a step has no attempt left for a retry."""
+        """Return True if no worker may be killed now: enough were, or a step has no attempt left for a retry."""
         tight = [
             step
             for step, needs in self._needed.items()

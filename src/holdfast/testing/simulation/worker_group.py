@@ -19,7 +19,7 @@ _MAX_WORKERS = 3
 
 
 class WorkerGroup:
-    """``now`` returns the database's time in milliseconds. ``note`` adds an entry to the story."""
+    """The workers. ``now`` returns the database's time in milliseconds, ``note`` adds an entry to the story."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A model."""
+"""The model of the test project."""
 
 from django.db import models
 

@@ -1,5 +1,5 @@
 -- Ids of the blobs to which a stored value refers: those of its envelope, and those of the envelope of another run's
--- value in an exit or a reply. The data of a chunk begins with a time and a length: those of its first item.
+-- value in an exit or a reply. The data of a chunk begins with the time and the length of its first item.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_blobs_of(p_value BYTEA) RETURNS SETOF TEXT LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     v_json JSON;
@@ -26,8 +26,8 @@ BEGIN
     END IF;
 END $$;
 
--- The trigger that counts references to blobs; its argument is the column. Blobs are taken in the order of their ids, so
--- that two transactions do not wait for each other.
+-- The trigger that counts references to blobs; its argument is the column. Rows of blobs are locked in the order of their
+-- ids, so that two transactions do not wait for each other.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_count_blobs() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_old BYTEA;

@@ -76,6 +76,10 @@ BEGIN
     IF p_sequence IS NOT NULL THEN
         v_count := {schema}.holdfast_write_receipt(
             p_store, p_sequence, p_n, v_now, v_verdict, v_fence.signal, v_due, v_more, NULL);
+        -- The lock of permits is the last one that this transaction takes: it calls nothing else that locks tasks.
+        IF {Next.FINISH} = ANY (v_fence.next) THEN
+            v_count := {schema}.holdfast_return_permits_of(p_c_run, v_fence.next);
+        END IF;
     END IF;
     RETURN QUERY SELECT v_verdict, v_fence.signal, v_due, v_more;
 END $$;

@@ -28,28 +28,30 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_set_paused(p_now BIGINT, p_run BIGINT, p_note BYTEA) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE {schema}.holdfast_task SET owner = NULL, lease_until = NULL, run_at = NULL, signal = 0
+    UPDATE {schema}.holdfast_task SET owner = NULL, lease_until = NULL, resume_at = run_at, run_at = NULL, signal = 0
      WHERE run = p_run AND unit = 0;
     PERFORM {schema}.holdfast_pause_units(p_run);
     UPDATE {schema}.holdfast_run SET status = {Status.PAUSED}, note = p_note, updated_at = p_now WHERE id = p_run;
 END $$;
 
--- Clear the due times of a run's units that have no owner. Called before the row of the run is updated, because a claim
+-- Keep the due times of a run's units that have no owner for the resume. Called before the row of the run is updated, because a claim
 -- of such a unit updates that row while it holds the unit's lock.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_pause_units(p_run BIGINT) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE {schema}.holdfast_task SET run_at = NULL
+    UPDATE {schema}.holdfast_task SET resume_at = run_at, run_at = NULL
      WHERE run = p_run AND unit > 0 AND owner IS NULL AND run_at IS NOT NULL;
 END $$;
 
 -- Clear the due time of a released task if its run is paused: a unit, or an expired run that was claimed to be ended
 -- but was not.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_keep_paused(p_run BIGINT, p_unit BIGINT) RETURNS void LANGUAGE sql AS $$
-    UPDATE {schema}.holdfast_task SET run_at = NULL
+    UPDATE {schema}.holdfast_task SET resume_at = run_at, run_at = NULL
      WHERE run = p_run AND unit = p_unit
        AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = {Status.PAUSED})
 $$;
 
+-- Resume a paused run. A run that has begun is due at once, so that its code waits anew. A run that has not begun, unless
+-- it has received a request that it has to answer, and a unit that waits for its next attempt, keep their due times.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_resume(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
 RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
 {planner.nested_loops} AS $$
@@ -59,18 +61,30 @@ DECLARE
     v_record {schema}.holdfast_record;
     v_held BOOLEAN := EXISTS (SELECT FROM {schema}.holdfast_task
                                WHERE run = v_run AND unit = 0 AND held_at IS NOT NULL);
+    v_begun BOOLEAN;
 BEGIN
     SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     IF v_record.status = {Status.PAUSED} THEN
+        v_begun := v_record.started_at IS NOT NULL
+            OR EXISTS (SELECT FROM {schema}.holdfast_fact AS f WHERE f.run = v_run AND f.state = {FactState.START})
+            OR EXISTS (SELECT FROM {schema}.holdfast_event AS e
+                        WHERE e.run = v_run AND e.delivered_at IS NULL AND e.type LIKE '@%');
         UPDATE {schema}.holdfast_task
-           SET run_at = CASE WHEN NOT v_held THEN v_now END, kind = {TaskKind.RESUME},
-               bucket = {Bucket.CONTINUING}, losses = lost::int
+           SET run_at = CASE WHEN v_held THEN NULL
+                             WHEN unit > 0 THEN greatest(v_now, resume_at)
+                             WHEN v_begun THEN v_now
+                             WHEN coalesce(missing, 0) = 0 THEN greatest(v_now, resume_at) END,
+               resume_at = NULL, kind = {TaskKind.RESUME}, bucket = {Bucket.CONTINUING}, losses = lost::int
          WHERE run = v_run AND (unit = 0 OR (owner IS NULL AND missing = 0));
         UPDATE {schema}.holdfast_run
-           SET status = CASE WHEN v_held THEN {Status.WAITING} ELSE {Status.ACTIVE} END, note = NULL, updated_at = v_now WHERE id = v_run;
+           SET status = CASE WHEN EXISTS (SELECT FROM {schema}.holdfast_task AS t
+                                           WHERE t.run = v_run AND (t.owner IS NOT NULL OR t.run_at <= v_now))
+                             THEN {Status.ACTIVE} ELSE {Status.WAITING} END,
+               note = NULL, updated_at = v_now
+         WHERE id = v_run;
         PERFORM pg_notify('{channel}', p_store);
     ELSIF v_record.signal & {Signal.PAUSE} <> 0 THEN
         UPDATE {schema}.holdfast_task SET signal = signal & ~{Signal.PAUSE} WHERE run = v_run AND unit = 0;

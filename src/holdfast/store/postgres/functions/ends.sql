@@ -177,7 +177,7 @@ BEGIN
     SELECT v_new, {fact.columns f}
       FROM {schema}.holdfast_fact AS f WHERE f.run = p_old AND f.state = {FactState.PLAN};
     IF position('"single":'::bytea IN (SELECT options FROM {schema}.holdfast_run WHERE id = v_new)) > 0 THEN
-        PERFORM {schema}.holdfast_inherit_group(v_new, p_old, p_run_at);
+        PERFORM {schema}.holdfast_inherit_group(v_new, CASE WHEN p_fork_id IS NULL THEN p_old END, p_run_at);
     END IF;
     PERFORM pg_notify('{channel}', p_store);
     RETURN v_new;

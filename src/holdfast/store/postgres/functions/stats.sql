@@ -1,12 +1,14 @@
 -- Statistics, and the tallies of runs that ended.
 
--- Move the watermark: count a part of the runs that ended since, at most about p_limit of each workflow and status.
+-- Move the watermark: count a part of the runs that ended and of the instances that were started since, at most about
+-- p_limit of each workflow and status. Counts by minute that are older than a day are added up by hour.
 -- True if there is more to count.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_count_ended(p_now BIGINT, p_margin BIGINT, p_pause BIGINT, p_limit BIGINT)
 RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 DECLARE
     v_now   BIGINT := {schema}.holdfast_begin(p_now);
-    v_old   BIGINT := v_now - 86400000;
+    v_old   BIGINT := v_now - 604800000;
+    v_hour  BIGINT := (v_now / 60000 - 1440) / 60 * 60;
     v_mark  BIGINT;
     v_end   BIGINT;
     v_part  BIGINT;
@@ -17,10 +19,16 @@ BEGIN
     IF v_end - v_mark < p_pause THEN
         RETURN false;
     END IF;
-    SELECT min((SELECT r.completed_at FROM {schema}.holdfast_run AS r
-                 WHERE r.completed_at IS NOT NULL AND r.workflow = w.name AND r.status = e.status
-                   AND r.completed_at > v_mark AND r.completed_at <= v_end
-                 ORDER BY r.completed_at LIMIT 1 OFFSET p_limit))
+    SELECT least(
+        min((SELECT r.completed_at FROM {schema}.holdfast_run AS r
+              WHERE r.completed_at IS NOT NULL AND r.workflow = w.name AND r.status = e.status
+                AND r.completed_at > v_mark AND r.completed_at <= v_end
+              ORDER BY r.completed_at LIMIT 1 OFFSET p_limit)),
+        (SELECT min((SELECT r.created_at FROM {schema}.holdfast_run AS r
+                      WHERE r.current AND r.workflow = s.name
+                        AND r.created_at > greatest(v_mark, v_old) AND r.created_at <= v_end
+                      ORDER BY r.created_at LIMIT 1 OFFSET p_limit))
+           FROM unnest({schema}.holdfast_workflows()) AS s (name)))
       INTO v_part
       FROM unnest({schema}.holdfast_workflows()) AS w (name)
      CROSS JOIN unnest(ARRAY[{Status.COMPLETE}, {Status.ERRORED}, {Status.TERMINATED}, {Status.CANCELLED}]) AS e (status);
@@ -38,7 +46,24 @@ BEGIN
          GROUP BY GROUPING SETS ((), (p.minute))) AS m
      WHERE m.count > 0
     ON CONFLICT (minute, workflow, status) DO UPDATE SET count = t.count + excluded.count;
+    INSERT INTO {schema}.holdfast_tally AS t (minute, workflow, status, count)
+    SELECT s.minute, w.name, 'started', s.count
+      FROM unnest({schema}.holdfast_workflows()) AS w (name)
+     CROSS JOIN LATERAL (
+        SELECT r.created_at / 60000 AS minute, count(*) AS count FROM {schema}.holdfast_run AS r
+         WHERE r.current AND r.workflow = w.name
+           AND r.created_at > greatest(v_mark, v_old) AND r.created_at <= v_end
+         GROUP BY 1) AS s
+    ON CONFLICT (minute, workflow, status) DO UPDATE SET count = t.count + excluded.count;
     UPDATE {schema}.holdfast_tally SET count = v_end WHERE minute = -1;
+    IF EXISTS (SELECT FROM {schema}.holdfast_tally WHERE minute > v_hour - 60 AND minute < v_hour) THEN
+        WITH added AS (
+            DELETE FROM {schema}.holdfast_tally
+             WHERE minute BETWEEN 1 AND v_hour - 1 AND minute % 60 <> 0 RETURNING minute, workflow, status, count)
+        INSERT INTO {schema}.holdfast_tally AS t (minute, workflow, status, count)
+        SELECT minute / 60 * 60, workflow, status, sum(count) FROM added GROUP BY 1, 2, 3
+        ON CONFLICT (minute, workflow, status) DO UPDATE SET count = t.count + excluded.count;
+    END IF;
     DELETE FROM {schema}.holdfast_tally WHERE minute BETWEEN 1 AND v_old / 60000;
     RETURN v_part IS NOT NULL;
 END $$;

@@ -102,8 +102,8 @@ BEGIN
     size := v_head.size;
 END $$;
 
--- Append items of running attempts. p_from and p_to: the items of each write. First the tasks are locked, then the
--- streams, both in the order of runs, so that two calls do not wait for each other.
+-- Append items of running attempts. p_from and p_to: the positions of the items of each write. The tasks are locked first,
+-- then the streams, both in the order of runs, so that two calls do not wait for each other.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_write_streams(
     p_store TEXT, p_run BIGINT[], p_unit BIGINT[], p_owner TEXT[], p_epoch BIGINT[], p_name TEXT[], p_step_key BYTEA[],
     p_attempt BIGINT[], p_start BIGINT[], p_from INTEGER[], p_to INTEGER[], p_closes BOOLEAN[], p_items BYTEA[]
@@ -154,7 +154,7 @@ RETURNS TABLE (step_key BYTEA) LANGUAGE sql STABLE AS $$
      ORDER BY c.first
 $$;
 
--- The streams of a run. closers: the writers that closed the stream; NULL: none tried.
+-- The streams of a run. closers: the writers that closed the stream; NULL: no writer has written a close marker.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_stream_heads(p_run BIGINT)
 RETURNS TABLE (name TEXT, items BIGINT, size BIGINT, code_items BIGINT, closers BYTEA[]) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$

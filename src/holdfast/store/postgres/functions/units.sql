@@ -122,6 +122,7 @@ BEGIN
             UPDATE {schema}.holdfast_task AS t
                SET owner = NULL, lease_until = NULL, losses = 0, signal = t.signal & {Signal.PAUSE},
                    run_at = CASE WHEN a.run <> ALL (p_paused) THEN a.run_at END,
+                   resume_at = CASE WHEN a.run = ANY (p_paused) THEN a.run_at END,
                    kind = CASE WHEN a.run_at <= p_now THEN {TaskKind.RESUME} ELSE {TaskKind.RETRY} END,
                    bucket = {Bucket.CONTINUING}, missing = CASE WHEN t.unit = 0 THEN t.missing ELSE a.missing END
               FROM {advance.advances.numbered_rows}

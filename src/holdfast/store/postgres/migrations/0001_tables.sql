@@ -99,6 +99,7 @@ CREATE TABLE {schema}.holdfast_task (
     has_tokens   BOOLEAN  NOT NULL DEFAULT false,  -- the run has taken the tokens of its rates
     single       TEXT     COLLATE "C",  -- key of the singleton group of the run; only in unit 0
     held_at      BIGINT,   -- due time of a held run, once the run before it has ended
+    resume_at    BIGINT,   -- due time that a pause took away, for the resume
     gather       TEXT     COLLATE "C",  -- key by which later starts find the run while it is pending
     items        BIGINT,   -- number of starts in a batch
     gathered     BIGINT[], -- tokens of the starts that the run stands for, so that a repeated call finds them
@@ -486,12 +487,12 @@ CREATE TABLE {schema}.holdfast_permit (
 CREATE INDEX holdfast_permit_waiting ON {schema}.holdfast_permit (grp, priority, id) WHERE state = 0;
 CREATE INDEX holdfast_permit_granted ON {schema}.holdfast_permit (owner) WHERE state = 1;
 
--- A permit belongs to its task. These triggers run at the end of the transaction, so that the lock of all permits is
--- the last one that a transaction takes. functions/permits.sql has their functions.
+-- A permit belongs to its task. The triggers of tasks and runs are executed at the end of the transaction, so that the
+-- lock of all permits is the last one that a transaction takes. functions/permits.sql has their functions.
 CREATE FUNCTION {schema}.holdfast_task_released() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE FUNCTION {schema}.holdfast_task_deleted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE FUNCTION {schema}.holdfast_run_paused() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-CREATE FUNCTION {schema}.holdfast_permit_deleted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION {schema}.holdfast_permits_deleted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 
 CREATE CONSTRAINT TRIGGER holdfast_task_released AFTER UPDATE OF owner ON {schema}.holdfast_task
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
@@ -503,8 +504,8 @@ CREATE CONSTRAINT TRIGGER holdfast_task_deleted AFTER DELETE ON {schema}.holdfas
 CREATE CONSTRAINT TRIGGER holdfast_run_paused AFTER UPDATE OF status ON {schema}.holdfast_run
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.status = 'paused' AND OLD.status <> 'paused')
     EXECUTE FUNCTION {schema}.holdfast_run_paused();
-CREATE TRIGGER holdfast_permit_deleted AFTER DELETE ON {schema}.holdfast_permit
-    FOR EACH ROW EXECUTE FUNCTION {schema}.holdfast_permit_deleted();
+CREATE TRIGGER holdfast_permits_deleted AFTER DELETE ON {schema}.holdfast_permit REFERENCING OLD TABLE AS deleted
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.holdfast_permits_deleted();
 
 -- The end of a singleton releases the next one (functions/start_policies.sql). At the end of the transaction, because the
 -- run may have a successor.
@@ -521,7 +522,8 @@ CREATE TABLE {schema}.holdfast_queue (
 );
 
 -- Counts of runs that ended up to the watermark, so that statistics need not read finished runs. minute -1: the
--- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for a day.
+-- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended, and the instances that were started,
+-- in this minute, for a day, then in this hour, for a week.
 -- minute -2: the stored runs that were retried, on either side of the watermark; statistics subtract them.
 CREATE TABLE {schema}.holdfast_tally (
     minute    BIGINT  NOT NULL,

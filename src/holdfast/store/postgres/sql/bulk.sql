@@ -7,7 +7,7 @@ RETURNING id, created_at, content, position, upto, progress, ended_at;
 -- name: take
 UPDATE {schema}.holdfast_bulk SET owner = $2, lease_until = {schema}.holdfast_begin($1) + $3
  WHERE ended_at IS NULL AND (lease_until IS NULL OR owner = $2 OR lease_until <= {schema}.holdfast_begin($1))
-   AND ($4::text IS NULL OR id = $4)
+   AND ($4::text IS NULL OR id = $4) AND id <> ALL ($5::text[])
 RETURNING id, created_at, content, position, upto, progress, ended_at;
 
 -- name: save

@@ -22,10 +22,18 @@ WITH freed AS (
 SELECT pg_notify('{channel}', 'permits');
 
 -- name: use_of_limit
-SELECT coalesce(sum(used), 0)::bigint, count(*) FILTER (WHERE used > 0),
+SELECT coalesce(sum(used), 0)::bigint, count(*) FILTER (WHERE used > 0), coalesce(max(tat), 0),
        (SELECT coalesce(sum(waiting), 0)::bigint FROM {schema}.holdfast_permit_group
-         WHERE waiting > 0 AND name = $1 AND ($2::text IS NULL OR key = $2))
+         WHERE waiting > 0 AND name = $1 AND ($2::text IS NULL OR key = $2)),
+       {schema}.holdfast_begin($3)
   FROM {schema}.holdfast_limit_use WHERE name = $1 AND ($2::text IS NULL OR key = $2);
+
+-- The keys of a limit: key, permits in use, waiting permits, number of keys.
+-- name: keys
+SELECT key, sum(used)::bigint, sum(waiting)::bigint, count(*) OVER ()
+  FROM (SELECT key, used, 0 AS waiting FROM {schema}.holdfast_limit_use WHERE name = $1 AND used > 0
+        UNION ALL SELECT key, 0, waiting FROM {schema}.holdfast_permit_group WHERE waiting > 0 AND name = $1) AS each
+ GROUP BY key ORDER BY 3 DESC, 2 DESC, key LIMIT $2;
 
 -- name: exchange
 SELECT * FROM {schema}.holdfast_exchange_permits($1, $2, $3, $4, {exchange.arguments});

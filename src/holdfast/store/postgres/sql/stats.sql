@@ -38,7 +38,7 @@ UNION ALL
 SELECT 'ended_last_hour', NULL, NULL,
        (SELECT coalesce(sum(count), 0) FROM recent)::bigint
        + (SELECT coalesce(sum(t.count), 0) FROM {schema}.holdfast_tally AS t, clock
-           WHERE t.minute > clock.now / 60000 - 60)::bigint, NULL;
+           WHERE t.minute > clock.now / 60000 - 60 AND t.status <> 'started')::bigint, NULL;
 
 -- name: details
 WITH clock AS MATERIALIZED (SELECT {schema}.holdfast_begin($1) AS now),
@@ -138,9 +138,9 @@ SELECT e.status, w.name, r.minute, r.count
          GROUP BY 1) AS r
 UNION ALL
 SELECT 'started', w.name, r.minute, r.count
-  FROM workflow AS w CROSS JOIN clock CROSS JOIN LATERAL (
+  FROM workflow AS w CROSS JOIN mark CROSS JOIN LATERAL (
         SELECT created_at / 60000 AS minute, count(*) AS count FROM {schema}.holdfast_run
-         WHERE current AND workflow = w.name AND created_at > clock.since GROUP BY 1) AS r;
+         WHERE current AND workflow = w.name AND created_at > mark.at GROUP BY 1) AS r;
 
 -- name: tally
 SELECT {schema}.holdfast_count_ended($1, $2, $3, $4);

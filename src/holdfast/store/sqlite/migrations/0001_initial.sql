@@ -86,6 +86,7 @@ CREATE TABLE holdfast_task (
     has_tokens   INTEGER NOT NULL DEFAULT 0,  -- 1: the run has taken the tokens of its rates
     single       TEXT,                        -- key of the singleton group of the run; only in unit 0
     held_at      INTEGER,                     -- due time of a held run, once the run before it has ended
+    resume_at    INTEGER,                     -- due time that a pause took away, for the resume
     gather       TEXT,                        -- key by which later starts find the run while it is pending
     items        INTEGER,                     -- number of starts in a batch
     fair_key     TEXT,                        -- key under which the run was started in bucket 3
@@ -488,11 +489,14 @@ WHEN OLD.single IS NOT NULL AND OLD.held_at IS NULL
                       WHERE workflow = OLD.workflow AND single = OLD.single AND held_at IS NULL)
 BEGIN
     UPDATE holdfast_task
-       SET run_at = (SELECT h.held_at FROM holdfast_task AS h WHERE h.run = holdfast_task.run AND h.unit = 0)
+       SET (run_at, resume_at) = (
+               SELECT iif(r.status = 'paused', NULL, h.held_at), iif(r.status = 'paused', h.held_at, NULL)
+                 FROM holdfast_task AS h JOIN holdfast_run AS r ON r.id = h.run
+                WHERE h.run = holdfast_task.run AND h.unit = 0)
      WHERE run = (SELECT n.run FROM holdfast_task AS n INDEXED BY holdfast_task_held
                    WHERE n.workflow = OLD.workflow AND n.single = OLD.single AND n.held_at IS NOT NULL
                    ORDER BY n.run LIMIT 1)
-       AND missing = 0 AND (SELECT status FROM holdfast_run WHERE id = run) <> 'paused';
+       AND missing = 0;
     UPDATE holdfast_task SET held_at = NULL
      WHERE unit = 0
        AND run = (SELECT n.run FROM holdfast_task AS n INDEXED BY holdfast_task_held
@@ -508,7 +512,8 @@ CREATE TABLE holdfast_queue (
 ) STRICT, WITHOUT ROWID;
 
 -- Counts of runs that ended up to the watermark, so that statistics need not read finished runs. minute -1: the
--- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for a day.
+-- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended, and the instances that were started,
+-- in this minute, for a day, then in this hour, for a week.
 -- minute -2: the stored runs that were retried, on either side of the watermark; statistics subtract them.
 CREATE TABLE holdfast_tally (
     minute    INTEGER NOT NULL,

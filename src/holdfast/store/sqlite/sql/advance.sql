@@ -17,8 +17,8 @@ DELETE FROM holdfast_task WHERE run = ?1 AND unit = ?2;
 
 -- name: release
 UPDATE holdfast_task
-   SET owner = NULL, lease_until = NULL, run_at = ?3, kind = ?4, bucket = ?5, missing = coalesce(?6, missing),
-       losses = 0, lost = 0, signal = 0
+   SET owner = NULL, lease_until = NULL, run_at = ?3, resume_at = ?7, kind = ?4, bucket = ?5,
+       missing = coalesce(?6, missing), losses = 0, lost = 0, signal = 0
  WHERE run = ?1 AND unit = ?2;
 
 -- A unit that is inserted again continues its epochs: its START facts are kept, and an old claim never passes the fence.

@@ -5,6 +5,7 @@ RETURNING id, created_at, content, position, upto, progress, ended_at;
 -- name: take
 UPDATE holdfast_bulk INDEXED BY holdfast_bulk_open SET owner = ?1, lease_until = ?3
  WHERE ended_at IS NULL AND (lease_until IS NULL OR lease_until <= ?2) AND (?4 IS NULL OR id = ?4)
+   AND id NOT IN (SELECT value FROM json_each(?5))
 RETURNING id, created_at, content, position, upto, progress, ended_at;
 
 -- name: save

@@ -16,14 +16,21 @@ SELECT name, key, 1 FROM holdfast_permit_group WHERE waiting > 0 AND name = ?1 G
 ON CONFLICT (name, key) DO UPDATE SET freed = 1;
 
 -- name: use_of_limit
-SELECT coalesce(sum(used), 0), count(*) FILTER (WHERE used > 0) FROM holdfast_limit_use
+SELECT coalesce(sum(used), 0), count(*) FILTER (WHERE used > 0), coalesce(max(tat), 0) FROM holdfast_limit_use
  WHERE name = ?1 AND (?2 IS NULL OR key = ?2);
+
+-- The keys of a limit: key, permits in use, waiting permits, number of keys.
+-- name: keys
+SELECT key, sum(used), sum(waiting), count(*) OVER ()
+  FROM (SELECT key, used, 0 AS waiting FROM holdfast_limit_use WHERE name = ?1 AND used > 0
+        UNION ALL SELECT key, 0, waiting FROM holdfast_permit_group WHERE waiting > 0 AND name = ?1)
+ GROUP BY key ORDER BY 3 DESC, 2 DESC, key LIMIT ?2;
 
 -- name: waiting_at
 SELECT coalesce(sum(waiting), 0) FROM holdfast_permit_group
  WHERE waiting > 0 AND name = ?1 AND (?2 IS NULL OR key = ?2);
 
--- Work for an exchange that has nothing to send: limits with room, and grants that the worker has not learned of.
+-- Work for an exchange that has nothing to send: limits with room, and grants that no exchange has reported yet.
 -- name: has_work
 SELECT EXISTS (SELECT 1 FROM holdfast_limit_use WHERE freed = 1)
     OR EXISTS (SELECT 1 FROM holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= ?2)
@@ -39,8 +46,8 @@ SELECT min(ready_at) FROM holdfast_limit_use WHERE ready_at IS NOT NULL;
 -- name: return
 DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND step = ?3 AND attempt = ?4 AND owner = ?5 AND epoch = ?6;
 
--- The marks of a task that this owner has claimed, with the permit of a step that an earlier request of the run asked
--- for: one that is not held comes first. No row: the claim is lost.
+-- The flags of a task that this owner has claimed, and the permit of an earlier request for the same step; a permit that
+-- is not held comes first. No row: the claim is lost.
 -- name: find
 SELECT t.permits, t.has_tokens, t.signal, p.id, p.state
   FROM holdfast_task AS t
@@ -68,8 +75,8 @@ UPDATE holdfast_task SET has_tokens = 1 WHERE run = ?1 AND unit = 0 AND has_toke
 UPDATE holdfast_permit SET parked = epoch
  WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4 AND state < 2;
 
--- A task that is released because its permit has to wait: due when the permit is granted. Returns whether its run and
--- its queue are paused.
+-- Release a task whose permit has to wait; the grant makes the task due. Returns two flags: the run is paused, and the
+-- queue is paused.
 -- name: release
 UPDATE holdfast_task
    SET owner = NULL, lease_until = NULL, run_at = NULL, lost = losses > 0, signal = 0
@@ -107,7 +114,7 @@ RETURNING limits;
 -- name: forget_use
 DELETE FROM holdfast_limit_use WHERE name = ?1 AND key = ?2 AND key <> '';
 
--- A group whose first permit begins to wait.
+-- The first permit of a group begins to wait.
 -- name: activate
 UPDATE holdfast_permit_group
    SET waiting = 1, name = ?2, key = ?3, pass = ?4, head_priority = ?5, head = ?6, fair_name = ?7, fair_key = ?8
@@ -122,7 +129,7 @@ UPDATE holdfast_permit_group
        head_priority = min(head_priority, ?3)
  WHERE id = ?1;
 
--- Limits that may have room, and whether groups wait at them.
+-- Limits that may have room, each with 1 if groups wait at it.
 -- name: freed
 SELECT name, key, EXISTS (SELECT 1 FROM holdfast_permit_group AS g
                            WHERE g.waiting > 0 AND g.name = holdfast_limit_use.name AND g.key = holdfast_limit_use.key)
@@ -151,7 +158,7 @@ UPDATE holdfast_limit_use SET freed = 0, ready_at = ?3 WHERE name = ?1 AND key =
 INSERT INTO holdfast_limit_use (name, key, ready_at) VALUES (?1, ?2, ?3)
 ON CONFLICT (name, key) DO UPDATE SET ready_at = excluded.ready_at;
 
--- The next two groups that wait at a limit. Runs that have their tokens come first: they do not wait for the rate.
+-- The next two groups that wait at a limit. Runs that have taken their tokens come first: they do not wait for the rate.
 -- name: next_group
 SELECT id, limits, needs_tokens, pass, head, waiting FROM holdfast_permit_group
  WHERE waiting > 0 AND name = ?1 AND key = ?2 ORDER BY needs_tokens, pass, head_priority, head LIMIT 2;
@@ -183,13 +190,12 @@ UPDATE holdfast_permit_group
 -- name: set_pass
 UPDATE holdfast_permit_group SET pass = ?3 WHERE fair_name = ?1 AND fair_key = ?2 AND waiting > 0;
 
--- A task without an owner that got a permit is due. A task that is not active any more has no permits.
--- The tasks of a paused run are due when it is resumed.
+-- Make a task without an owner due, whose permit was granted. The tasks of a paused run are due when it is resumed.
 -- name: make_due
 UPDATE holdfast_task SET run_at = ?3
  WHERE run = ?1 AND unit = ?2 AND owner IS NULL AND (SELECT status FROM holdfast_run WHERE id = ?1) <> 'paused';
 
--- A task without an owner in a paused queue, and one of a paused run, waits for no permit.
+-- Tasks of paused runs, and tasks without an owner in paused queues, wait for no permits.
 -- name: withdraw
 DELETE FROM holdfast_permit WHERE run = ?1 AND unit = ?2 AND state < 2;
 

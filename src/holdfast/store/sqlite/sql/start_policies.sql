@@ -2,7 +2,7 @@
 SELECT run FROM holdfast_task INDEXED BY holdfast_task_single
  WHERE workflow = ?1 AND single = ?2 AND held_at IS NULL AND run <> ?3 LIMIT 1;
 
--- Runs of a group; begun: a worker has claimed the run or one of its units, so that its code may have run.
+-- Runs of a group, each with 1 if it has begun: a worker has claimed the run or a unit, so code may have been executed.
 -- name: group
 SELECT t.run, t.epoch > 0 OR EXISTS (SELECT 1 FROM holdfast_fact AS f WHERE f.run = t.run AND f.state = 1)
   FROM (SELECT run, epoch FROM holdfast_task INDEXED BY holdfast_task_single
@@ -18,17 +18,17 @@ SELECT EXISTS (SELECT 1 FROM holdfast_event WHERE run = ?1 AND type = '@cancel')
 -- name: join
 UPDATE holdfast_task SET single = ?2 WHERE run = ?1 AND unit = 0;
 
--- The ready units of a graph have no due time either while the run is held.
 -- name: hold
 UPDATE holdfast_task SET held_at = ?2 WHERE run = ?1 AND unit = 0;
 
+-- While a run is held, its task and its ready units have no due time.
 -- name: clear_due
 UPDATE holdfast_task SET run_at = NULL WHERE run = ?1;
 
 -- name: set_waiting
 UPDATE holdfast_run SET status = 'waiting' WHERE id = ?1;
 
--- The pending run that gathers starts: only the last one can be pending.
+-- The pending run with a key. Only the last run can be pending.
 -- name: pending
 SELECT t.run, t.items, r.created_at, length(r.params), t.run_at IS NOT NULL OR t.missing > 0
   FROM holdfast_task AS t INDEXED BY holdfast_task_gather
@@ -40,15 +40,22 @@ SELECT t.run, t.items, r.created_at, length(r.params), t.run_at IS NOT NULL OR t
 -- name: gather
 UPDATE holdfast_task SET gather = ?2, items = ?3 WHERE run = ?1 AND unit = 0;
 
--- name: replace_params
-UPDATE holdfast_run SET params = ?2, options = ?3, updated_at = ?4 WHERE id = ?1;
+-- name: replace_start
+UPDATE holdfast_run
+   SET params = ?2, options = ?3, memo = ?4, search = ?5, queue = ?6, priority = ?7, version = ?8, pinned = ?9 <> '',
+       updated_at = ?10
+ WHERE id = ?1;
+
+-- name: move_tasks
+UPDATE holdfast_task SET queue = ?2, priority = ?3, pin = ?4 WHERE run = ?1;
 
 -- name: move_expiry
 UPDATE holdfast_task SET expires_at = ?2, expiry = ?3 WHERE run = ?1 AND unit = 0;
 
--- The due time of a pending run, or of its ready units; a paused run has none.
+-- The due time of a pending run, or of its ready units; that of a paused run is for its resume.
 -- name: move_due
-UPDATE holdfast_task SET run_at = ?2 WHERE run = ?1 AND run_at IS NOT NULL;
+UPDATE holdfast_task SET run_at = iif(run_at IS NULL, NULL, ?2), resume_at = iif(resume_at IS NULL, NULL, ?2)
+ WHERE run = ?1 AND (run_at IS NOT NULL OR resume_at IS NOT NULL);
 
 -- Both lists are JSON arrays: the last bracket of the first and the first of the second become a comma.
 -- name: append_item
@@ -58,15 +65,3 @@ UPDATE holdfast_run
 
 -- name: count_item
 UPDATE holdfast_task SET items = items + 1 WHERE run = ?1 AND unit = 0;
-
--- name: forget_tasks
-DELETE FROM holdfast_task WHERE run = ?1;
-
--- name: forget_facts
-DELETE FROM holdfast_fact WHERE run = ?1;
-
--- name: forget_terms
-DELETE FROM holdfast_term WHERE instance = ?1;
-
--- name: forget_run
-DELETE FROM holdfast_run WHERE id = ?1;

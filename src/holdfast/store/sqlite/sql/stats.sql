@@ -35,7 +35,8 @@ SELECT 'ended_last_minute', NULL, NULL,
 UNION ALL
 SELECT 'ended_last_hour', NULL, NULL,
        (SELECT coalesce(sum(count), 0) FROM recent)
-       + (SELECT coalesce(sum(count), 0) FROM holdfast_tally WHERE minute > ?1 / 60000 - 60), NULL;
+       + (SELECT coalesce(sum(count), 0) FROM holdfast_tally
+           WHERE minute > ?1 / 60000 - 60 AND status <> 'started'), NULL;
 
 -- name: details
 WITH
@@ -122,24 +123,31 @@ SELECT e.status, w.name, r.completed_at / 60000, count(*)
  GROUP BY e.status, w.name, r.completed_at / 60000
 UNION ALL
 SELECT 'started', w.name, r.created_at / 60000, count(*)
-  FROM holdfast_workflow AS w CROSS JOIN holdfast_run AS r INDEXED BY holdfast_run_created
-    ON r.current = 1 AND r.workflow = w.name AND r.created_at > ?1
+  FROM holdfast_workflow AS w CROSS JOIN mark CROSS JOIN holdfast_run AS r INDEXED BY holdfast_run_created
+    ON r.current = 1 AND r.workflow = w.name AND r.created_at > mark.at
  GROUP BY w.name, r.created_at / 60000;
 
 -- name: mark
 SELECT coalesce((SELECT count FROM holdfast_tally WHERE minute = -1), 0);
 
--- The end of the next part: the time before which no workflow has more than ?3 ends of one status.
+-- The end of the next part: the time before which no workflow has more than ?3 ends of one status, nor, after ?4, starts.
 -- name: part_end
 WITH
     ended (status) AS (VALUES ('complete'), ('errored'), ('terminated'), ('cancelled'))
-SELECT min((SELECT r.completed_at FROM holdfast_run AS r INDEXED BY holdfast_run_ended
+SELECT min(at) FROM (
+    SELECT (SELECT r.completed_at FROM holdfast_run AS r INDEXED BY holdfast_run_ended
              WHERE r.completed_at IS NOT NULL AND r.workflow = w.name AND r.status = e.status
                AND r.completed_at > ?1 AND r.completed_at <= ?2
-             ORDER BY r.completed_at LIMIT 1 OFFSET ?3))
-  FROM holdfast_workflow AS w CROSS JOIN ended AS e;
+             ORDER BY r.completed_at LIMIT 1 OFFSET ?3) AS at
+      FROM holdfast_workflow AS w CROSS JOIN ended AS e
+    UNION ALL
+    SELECT (SELECT r.created_at FROM holdfast_run AS r INDEXED BY holdfast_run_created
+             WHERE r.current = 1 AND r.workflow = w.name AND r.created_at > max(?1, ?4) AND r.created_at <= ?2
+             ORDER BY r.created_at LIMIT 1 OFFSET ?3)
+      FROM holdfast_workflow AS w);
 
--- Runs that ended after ?1 and up to ?2, in all (minute 0) and, after ?3, by minute.
+-- Runs that ended after ?1 and up to ?2, in all (minute 0) and, after ?3, by minute; instances that were started, by
+-- minute.
 -- name: add
 WITH
     ended (status) AS (VALUES ('complete'), ('errored'), ('terminated'), ('cancelled')),
@@ -154,11 +162,29 @@ INSERT INTO holdfast_tally (minute, workflow, status, count)
 SELECT 0, workflow, status, count(*) FROM part GROUP BY workflow, status
 UNION ALL
 SELECT completed_at / 60000, workflow, status, count(*) FROM part WHERE completed_at > ?3 GROUP BY 1, 2, 3
+UNION ALL
+SELECT r.created_at / 60000, w.name, 'started', count(*)
+  FROM holdfast_workflow AS w CROSS JOIN holdfast_run AS r INDEXED BY holdfast_run_created
+    ON r.current = 1 AND r.workflow = w.name AND r.created_at > max(?1, ?3) AND r.created_at <= ?2
+ GROUP BY w.name, r.created_at / 60000
 ON CONFLICT (minute, workflow, status) DO UPDATE SET count = count + excluded.count;
 
 -- name: move_mark
 INSERT INTO holdfast_tally VALUES (-1, '', '', ?1)
 ON CONFLICT (minute, workflow, status) DO UPDATE SET count = excluded.count;
+
+-- Counts by minute of the hour before ?1: they are added up by hour, with those of earlier hours.
+-- name: has_minutes
+SELECT EXISTS (SELECT 1 FROM holdfast_tally WHERE minute > ?1 - 60 AND minute < ?1);
+
+-- name: add_up_hours
+INSERT INTO holdfast_tally (minute, workflow, status, count)
+SELECT minute / 60 * 60, workflow, status, sum(count) FROM holdfast_tally
+ WHERE minute BETWEEN 1 AND ?1 - 1 AND minute % 60 <> 0 GROUP BY 1, 2, 3
+ON CONFLICT (minute, workflow, status) DO UPDATE SET count = count + excluded.count;
+
+-- name: delete_minutes
+DELETE FROM holdfast_tally WHERE minute BETWEEN 1 AND ?1 - 1 AND minute % 60 <> 0;
 
 -- name: delete_old
 DELETE FROM holdfast_tally WHERE minute BETWEEN 1 AND ?1;

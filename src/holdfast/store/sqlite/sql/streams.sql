@@ -1,4 +1,4 @@
--- The tasks of a batch that are owned as the writes say. ?1: [[run, unit, owner, epoch], ...]
+-- The tasks of a batch of writes whose owner and epoch still match. ?1: [[run, unit, owner, epoch], ...]
 -- name: owned
 SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch))
   FROM json_each(?1) AS item
@@ -6,7 +6,7 @@ SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch))
     ON t.run = item.value ->> 0 AND t.unit = item.value ->> 1 AND t.owner = item.value ->> 2
    AND t.epoch = item.value ->> 3;
 
--- The stream and its last chunk. A chunk that refers to a blob is full.
+-- The stream and its last chunk. A chunk that refers to a blob takes no further items: it counts as longer than any chunk.
 -- name: head
 SELECT s.items, s.size, s.code_items, s.markers, c.first, c.count,
        iif(instr(substr(c.data, 1, 40), x'20207b') > 0 AND instr(c.data, CAST('"blobs":[' AS BLOB)) > 0, 1000000000,

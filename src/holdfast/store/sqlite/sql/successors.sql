@@ -1,6 +1,10 @@
 -- name: supersede
 UPDATE holdfast_run SET current = 0 WHERE id = ?1;
 
+-- name: is_in_line
+SELECT coalesce(a.line, a.id) = coalesce(b.line, b.id) FROM holdfast_run AS a, holdfast_run AS b
+ WHERE a.id = ?1 AND b.id = ?2;
+
 -- name: insert_successor
 INSERT INTO holdfast_run (instance, workflow, instance_id, number, current, kind, status, params, queue, priority,
                           seed, created_at, updated_at, parent, parent_run, parent_close, attempt, options, memo,

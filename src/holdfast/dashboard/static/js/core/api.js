@@ -19,12 +19,12 @@ export const API = new URL("_api/", document.baseURI);
  * @property {boolean} [example]
  */
 
-/** The caller; `null` before the first answer, `"signed-out"` if the server wants a token. */
+/** The caller; `null` before the first reply, `"signed-out"` if the server needs a token. */
 export const me = createStore(/** @type {Me | "signed-out" | null} */ (null));
 
 export class ApiError extends Error {
   /**
-   * @param {number} status 0: the server did not answer
+   * @param {number} status 0: there was no response
    * @param {{message?: string, code?: string, issues?: {path: (string | number)[], message: string}[]}} body
    */
   constructor(status, body) {
@@ -60,11 +60,11 @@ export function instancePath(workflow, id, rest = "") {
  * @returns {Promise<any>}
  */
 async function request(method, url, { body, signal } = {}) {
-  const user = me.get();
+  const csrf = caller()?.csrfToken;
   /** @type {Record<string, string>} */
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (method !== "GET" && user && user !== "signed-out" && user.csrfToken) headers["X-CSRF-Token"] = user.csrfToken;
+  if (method !== "GET" && csrf) headers["X-CSRF-Token"] = csrf;
   let response;
   try {
     response = await fetch(url, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
@@ -84,23 +84,24 @@ export const get = (path, query, signal) => request("GET", apiUrl(path, query), 
 export const post = (path, body = {}) => request("POST", apiUrl(path), { body });
 /** @param {string} path @param {unknown} body */
 export const put = (path, body) => request("PUT", apiUrl(path), { body });
-/** @param {string} path @param {unknown} body */
-export const patch = (path, body) => request("PATCH", apiUrl(path), { body });
 /** @param {string} path @param {unknown} [body] */
 export const remove = (path, body) => request("DELETE", apiUrl(path), { body });
 
-/** Ask who the caller is; the answer is in `me`. */
+/** Request the rights of the caller, and store them in `me`. */
 export async function loadMe() {
   const answer = /** @type {Me} */ (await get("_me"));
   if (answer.now) setServerTime(answer.now);
   me.set(answer);
 }
 
-/** @param {string} scope */
-export function may(scope) {
+/** The signed-in caller, or null. */
+export function caller() {
   const user = me.get();
-  return user !== null && user !== "signed-out" && user.actions.includes(scope);
+  return user === "signed-out" ? null : user;
 }
+
+/** @param {string} scope */
+export const may = (scope) => caller()?.actions.includes(scope) ?? false;
 
 let offset = 0;
 

@@ -1,4 +1,4 @@
-/** The time of the page: one timer for everything that ticks. */
+/** The present time for all components of the page, from one timer. */
 import { serverNow } from "./api.js";
 import { createStore, useStore } from "./store.js";
 

@@ -58,7 +58,7 @@ export function moment(value, now) {
 export function listQuery(conditions, now) {
   const query = new URLSearchParams();
   for (const { key, value } of conditions) {
-    const name = CONDITIONS[key.toLowerCase()];
+    const name = key in {} ? "" : CONDITIONS[key.toLowerCase()];
     if (name) query.set(name, DATES.has(key.toLowerCase()) ? moment(value, now) : value);
     else query.set(`search.${key}`, value);
   }
@@ -80,7 +80,7 @@ export function bulkFilter(conditions, now) {
   return filter;
 }
 
-/** @param {string} value a comparison is a pair, a number or boolean is one */
+/** A value for the API: a comparison is a pair; numbers and booleans are typed. @param {string} value */
 function searchValue(value) {
   const match = /^(<=|>=|<|>)(.*)$/s.exec(value);
   const plain = literal(match ? match[2] : value);

@@ -115,7 +115,13 @@ export function moment(value, now = Date.now()) {
   const today = fields(now);
   if (at.year === today.year && at.month === today.month && at.day === today.day) return clock(ms);
   const year = at.year === today.year ? "" : ` ${at.year}`;
-  return `${at.day} ${MONTHS[at.month]}${year} ${clock(ms)}`;
+  return `${day(ms)}${year} ${clock(ms)}`;
+}
+
+/** The day of a moment: `17 Nov`. @param {number} ms */
+export function day(ms) {
+  const at = fields(ms);
+  return `${at.day} ${MONTHS[at.month]}`;
 }
 
 /** @param {string | number} value */

@@ -1,5 +1,5 @@
 /**
- * Keyboard shortcuts. The component that was shown last gets a key first; a handler that returns `false` passes it on.
+ * Keyboard shortcuts. A key goes first to the component that was shown last; a handler that returns `false` passes it on.
  * A dialog passes no key on to the page below.
  */
 import { preferences } from "./prefs.js";

@@ -1,6 +1,6 @@
 /**
- * The stream of server-sent events of a page. The browser reconnects after a lost connection; after a refused one this
- * module does. `connection` says since when the page shows old data.
+ * The stream of server-sent events of a page. The browser reconnects after a lost connection, this module after a
+ * refused one. `connection` has the state of the stream, and the time of the last data.
  */
 import { createStore } from "./store.js";
 import { apiUrl, loadMe, serverNow, setServerTime } from "./api.js";
@@ -78,6 +78,7 @@ export function openLive(query, handlers) {
     closed = true;
     clearTimeout(timer);
     source?.close();
+    if (connection.get().state === "reconnecting") connection.set({ state: "idle", asOf: serverNow() });
   };
 }
 
@@ -102,7 +103,7 @@ export function useLive(key, handlers, turn = 0) {
 const FALLBACK_MS = 3000;
 
 /**
- * Load the data of a page now and then while its stream is interrupted: some proxies let requests pass, but no streams.
+ * Load the data of a page every few seconds while its stream is interrupted: some proxies pass requests, but no streams.
  * @param {() => void} refresh
  */
 export function useFallback(refresh) {

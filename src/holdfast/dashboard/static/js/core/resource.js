@@ -1,5 +1,5 @@
-/** Data of the server in a component. The old data stay until the new ones are there. */
-import { me } from "./api.js";
+/** Data of the server in a component. Old data stay until new data arrive. */
+import { get, me } from "./api.js";
 import { useEffect, useRef, useState } from "./view.js";
 
 /**
@@ -67,6 +67,17 @@ export function useResource(key, load) {
     refresh: () => start(true),
     change: (update) => setState((old) => (old.data === undefined ? old : { ...old, data: update(old.data) })),
   };
+}
+
+/**
+ * The response to a GET request. Another `turn` repeats the request.
+ * @param {string | null} path `null` requests nothing
+ * @param {Record<string, unknown>} [query]
+ * @param {string | number | null} [turn]
+ * @returns {Resource<any>}
+ */
+export function useGet(path, query = {}, turn = "") {
+  return useResource(path === null ? null : `${path} ${JSON.stringify(query)} ${turn}`, (signal) => get(path ?? "", query, signal));
 }
 
 /**

@@ -67,7 +67,7 @@ export function fieldOf(given, root = given, key = "", required = true, depth = 
 /** @typedef {{value?: any, fault?: string}} Parsed */
 
 /**
- * The value of a field from what was typed. An empty optional field has no value.
+ * The value of a field from the typed text. An empty optional field has no value.
  * @param {Field} field
  * @param {any} typed text, boolean, or an object of typed values
  * @returns {Parsed}
@@ -108,7 +108,7 @@ function parseObject(field, typed) {
 }
 
 /**
- * What the fields show at first.
+ * The initial content of a field.
  * @param {Field} field
  * @returns {any}
  */

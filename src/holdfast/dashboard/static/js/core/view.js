@@ -11,3 +11,6 @@ export {
 /** @typedef {import("../../vendor/preact.js").Child} Child */
 
 export const html = htm.bind(h);
+
+/** A handler of input events that passes the text on. @param {(value: string) => void} set @returns {(event: any) => void} */
+export const onText = (set) => (event) => set(event.target.value);

@@ -1,14 +1,14 @@
-/** The actions on a run: when each is possible, what it does in words, and the sheet that asks before it happens. */
-import { instancePath, may, post, remove, get } from "../core/api.js";
+/** The actions on a run: the condition and the effect of each, and the sheet that confirms an action. */
+import { instancePath, may, post, remove } from "../core/api.js";
 import { useKeys } from "../core/keys.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { go, href, runHref, splitPid } from "../core/router.js";
-import { html, useState } from "../core/view.js";
+import { html, onText, useState } from "../core/view.js";
 import { Button, Problem } from "./basics.js";
 import { ForkFields } from "./fork-fields.js";
 import { SchemaForm, useSchemaForm } from "./form.js";
 import { Icon } from "./icons.js";
-import { closeOverlay, Dialog, openOverlay, toast } from "./overlay.js";
+import { closeOverlay, Dialog, openOverlay, toast, useSubmit } from "./overlay.js";
 import { parseJson } from "../core/schema.js";
 import { text } from "./text.js";
 
@@ -45,7 +45,7 @@ export function possible(name, target) {
 /** @typedef {{label: string, icon: string, action?: string, initial?: Record<string, any>, href?: string}} Move an action, or a page */
 
 /**
- * The one next move for a run, from the parts of `why`.
+ * The next action on a run, from the parts of `why`.
  * @param {Target} target
  * @returns {Move | null}
  */
@@ -59,7 +59,7 @@ export function nextMove(target) {
   if (kind === "event" && eventType) return move("event", `Send ${text(eventType, 30)}`);
   if (kind === "message" && name && name !== "*") return move("event", `Send ${text(name, 30)}`, { type: name });
   if (kind === "retry" && stepKey && target.kind !== "graph") return move("resolve", "Resolve", { stepKey });
-  if (kind === "limit") return { label: "Show limit", icon: "gauge", href: href(["flow"]) };
+  if (kind === "limit") return { label: "Show limit", icon: "gauge", href: href(["flow"], { limit: name }) };
   if (kind === "due" || kind === "no_code" || kind === "queue_paused") return { label: "Show queue", icon: "chip", href: href(["flow"]) };
   if (kind === "child" && name?.includes("/")) return { label: "Open child", icon: "child", href: runHref(splitPid(name).workflow, splitPid(name).id) };
   return null;
@@ -98,12 +98,15 @@ export function Labelled({ label, hint, children }) {
   return html`<label class="field"><span>${label} ${hint ? html`<em>${hint}</em>` : null}</span>${children}</label>`;
 }
 
+/** @param {{value: string, onChange: (value: string) => void, focus?: boolean}} props */
+export function Reason({ value, onChange, focus = true }) {
+  return html`<${Labelled} label="Reason" hint="for the audit"><input class="input" autofocus=${focus} maxlength="2000" value=${value} onInput=${onText(onChange)} /><//>`;
+}
+
 /** @param {{name: string, target: Target, done?: () => void, initial: Record<string, any>}} props */
 function ActionSheet({ name, target, done, initial }) {
   const action = ACTIONS[name];
   const [values, setValues] = useState(/** @type {Record<string, any>} */ ({ reason: "", ...initial }));
-  const [problem, setProblem] = useState(/** @type {any} */ (null));
-  const [busy, setBusy] = useState(false);
   const definition = useDefinition(name === "event" ? target.workflow : null);
   const declared = definition?.events ?? {};
   const eventType = values.type ?? target.whyParts?.eventType ?? Object.keys(declared)[0] ?? "";
@@ -111,52 +114,42 @@ function ActionSheet({ name, target, done, initial }) {
   /** @param {Record<string, any>} change */
   const set = (change) => setValues((old) => ({ ...old, ...change }));
 
-  async function confirm() {
+  const { submit, busy, problem } = useSubmit(async () => {
     const body = requestBody(name, { ...values, type: eventType }, form);
-    if ("fault" in body) {
-      setProblem(new Error(body.fault));
-      return;
-    }
-    setBusy(true);
-    try {
-      const aimed = { ...target, id: target.id || values.run };
-      report(name, aimed, await send(name, aimed, body));
-      closeOverlay();
-      done?.();
-    } catch (error) {
-      setProblem(error);
-      setBusy(false);
-    }
-  }
-
-  useKeys({ "Ctrl+Enter": () => void confirm(), Escape: closeOverlay });
+    if ("fault" in body) throw new Error(body.fault);
+    const aimed = { ...target, id: target.id || values.run };
+    report(name, aimed, await send(name, aimed, body));
+    closeOverlay();
+    done?.();
+  });
   const ready = !busy && (name !== "delete" || values.typed === "1") && (name !== "fork" || values.before) && (target.id || values.run);
+  useKeys({ "Ctrl+Enter": () => void (ready && submit()), Escape: closeOverlay });
   return html`<${Dialog} label=${`${action.label} ${target.workflow}/${target.id}`} class=${name === "event" ? "sheet wide" : "sheet"}>
     <header><${Icon} name=${action.icon} /><span class="cut">${action.label} <code>${target.workflow}${target.id ? `/${target.id}` : ""}</code></span></header>
     <div class="body">
       <div class="notice"><span>${text(action.effect(target))} This is written to the audit.</span></div>
       <${Extra} key=${eventType} name=${name} target=${target} values=${{ ...values, type: eventType }} set=${set} form=${form} declared=${declared} issues=${problem?.issues} />
-      ${html`<${Labelled} label="Reason" hint="for the audit"><input class="input" autofocus=${name !== "event"} maxlength="2000" value=${values.reason} onInput=${(/** @type {any} */ event) => set({ reason: event.target.value })} /><//>`}
-      ${name === "delete" ? html`<${Labelled} label="Type 1, the number of runs that are deleted"><input class="input" inputmode="numeric" value=${values.typed ?? ""} onInput=${(/** @type {any} */ event) => set({ typed: event.target.value })} /><//>` : null}
+      <${Reason} value=${values.reason} focus=${name !== "event"} onChange=${(/** @type {string} */ reason) => set({ reason })} />
+      ${name === "delete" ? html`<${Labelled} label="Type 1, the number of runs that are deleted"><input class="input" inputmode="numeric" value=${values.typed ?? ""} onInput=${onText((typed) => set({ typed }))} /><//>` : null}
       ${problem ? html`<${Problem} error=${problem} />` : null}
     </div>
-    <footer><${Button} primary label=${busy ? "One moment…" : action.label} hint="Ctrl ↵" disabled=${!ready} onClick=${confirm} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer>
+    <footer><${Button} primary label=${busy ? "One moment…" : action.label} hint="Ctrl ↵" disabled=${!ready} onClick=${submit} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer>
   <//>`;
 }
 
 /** The definition of a workflow; undefined until it is loaded. @param {string | null} workflow */
 export function useDefinition(workflow) {
-  const definitions = useResource(workflow === null ? null : "definitions", (signal) => get("_definitions", {}, signal));
+  const definitions = useGet(workflow === null ? null : "_definitions");
   return definitions.data?.workflows.find((/** @type {any} */ each) => each.name === workflow);
 }
 
 /**
- * The fields that one action has and others have not.
+ * The fields that only one action has.
  * @param {{name: string, target: Target, values: Record<string, any>, set: (change: Record<string, any>) => void, form: any, declared: Record<string, any>, issues?: any[]}} props
  */
 function Extra({ name, target, values, set, form, declared, issues }) {
   /** @param {string} key */
-  const input = (key) => (/** @type {any} */ event) => set({ [key]: event.target.value });
+  const input = (key) => onText((value) => set({ [key]: value }));
   if (name === "event") {
     return html`${target.id ? null : html`<${Labelled} label="Run" hint="the id of the instance"><input class="input mono" autofocus value=${values.run ?? ""} onInput=${input("run")} /><//>`}
       <${Labelled} label="Type"><input class="input mono" list="event-types" value=${values.type} onInput=${input("type")} />

@@ -1,4 +1,4 @@
-/** A cause that needs attention: its runs, its sentence, and the one next move. */
+/** A cause that needs attention, and its next action. */
 import { may } from "../core/api.js";
 import { filterText } from "../core/filter.js";
 import { number, plural } from "../core/format.js";
@@ -18,7 +18,7 @@ import { Why } from "./why.js";
 const KINDS = {
   errored: { state: "errored", word: "errored" }, parked: { state: "parked", word: "parked" }, diverged: { state: "parked", word: "does not fit its history" },
   failing: { state: "retrying", word: "failing" }, lost: { state: "errored", word: "loses workers", icon: "chip" }, no_worker: { state: "errored", word: "no worker", icon: "chip" },
-  overdue: { state: "retrying", word: "overdue", icon: "clock" }, outbox: { state: "paused", word: "outbox parked", icon: "outbox" }, throttled: { state: "waiting", word: "throttled", icon: "gauge" },
+  overdue: { state: "retrying", word: "overdue", icon: "clock" }, outbox: { state: "paused", word: "outbox parked", icon: "outbox" },
 };
 
 const NAMES = /** @type {Record<string, string>} */ ({ idPrefix: "id", createdAfter: "since", createdBefore: "before", endedAfter: "ended" });
@@ -35,16 +35,14 @@ function moveOf(group) {
   const count = many ? ` ${number(group.count)}` : "";
   if (group.action === "retry" && may("manage")) return `Retry${count}…`;
   if (group.action === "resume" && may("manage")) return `Resume${count}…`;
-  if (group.action === "event" && may("send_event") && !many) return "Send event…";
   if (group.action === "redeliver" && may("manage") && !many) return "Redeliver…";
   if (group.action === "queue") return "Show queue";
-  if (group.action === "limit") return "Show limit";
   return many ? "Show runs" : "Open";
 }
 
 /**
  * @param {any} group
- * @param {boolean} acts true: do the next move; false: show the runs
+ * @param {boolean} acts true: open the next action; false: show the runs
  */
 export function openCause(group, acts) {
   const sample = group.samples?.[0];
@@ -56,9 +54,8 @@ export function openCause(group, acts) {
     if (single) return openAction(group.action, { workflow: group.workflowName, id: sample.id, status: group.action === "retry" ? "errored" : "paused" });
     return openBulk(group.action, group.filter, group);
   }
-  if (group.action === "event" && single && may("send_event")) return openAction("event", { workflow: group.workflowName, id: sample.id, status: "waiting" });
   if (group.action === "redeliver" && single && may("manage")) return openRedeliver(group.workflowName, sample.id);
-  return go(group.action === "queue" || group.action === "limit" ? href(["flow"]) : opens);
+  return go(group.action === "queue" ? href(["flow"]) : opens);
 }
 
 /** @param {{group: any, at: boolean, first: boolean, onPoint: () => void}} props */
@@ -67,7 +64,7 @@ export function AttentionRow({ group, at, first, onPoint }) {
   const single = group.count === 1 && group.samples?.[0];
   return html`<li class=${`attention-row s-${kind.state} ${at ? "at" : ""}`} onMouseEnter=${onPoint}><span class="state">${kind.icon ? html`<${Icon} name=${kind.icon} />` : html`<${Glyph} state=${kind.state} size=${16} />`}</span>
     <div class="what"><div class="row wrap"><a class="mono" href=${single ? runHref(single.workflowName ?? group.workflowName, single.id) : listOf(group)}>${text(single ? `${group.workflowName}/${single.id}` : group.workflowName, 120)}</a>${single ? null : html`<b class="strong">${plural(group.count, "run")}</b>`}<span class="state">${kind.word}</span>${group.version ? html`<span class="ink3">since version ${text(group.version, 40)}</span>` : null}</div>
-      <${Why} why=${single?.why ?? group.why ?? ""} /></div>
+      <${Why} why=${group.why} /></div>
     <span class="trend">${group.series ? html`<${Spark} values=${group.series} state=${kind.state} />` : null}<span class="ink2 nowrap"><${Age} at=${group.since} /></span></span>
     <span class="act"><${Button} primary=${first} label=${moveOf(group)} onClick=${() => openCause(group, true)} /></span></li>`;
 }

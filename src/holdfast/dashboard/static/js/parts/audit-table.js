@@ -1,12 +1,12 @@
-/** Audit records: who did what to which run, why, and with which outcome. */
+/** Audit records: actor, action, target, reason and outcome. */
 import { html } from "../core/view.js";
 import { runHref, splitPid } from "../core/router.js";
-import { Moment } from "./basics.js";
+import { heads, Moment } from "./basics.js";
 import { text } from "./text.js";
 
 /** @param {{records: any[], target?: boolean}} props */
 export function AuditTable({ records, target = true }) {
-  return html`<table class="table cards"><thead><tr><th scope="col">at</th><th scope="col">who</th><th scope="col">what</th>${target ? html`<th scope="col">target</th>` : null}<th scope="col">reason</th><th scope="col">outcome</th></tr></thead>
+  return html`<table class="table cards">${heads("at", "actor", "action", target && "target", "reason", "outcome")}
     <tbody>${records.map((record) => {
       const linked = /^[\w.-]+\/[\w-]+$/.test(record.target ?? "");
       const { workflow, id } = splitPid(record.target ?? "/");

@@ -1,4 +1,4 @@
-/** Small pieces that every screen uses: buttons, tabs, times, empty and failed places. */
+/** Components that every screen uses: buttons, tabs, times, missing data and errors. */
 import { useNow } from "../core/clock.js";
 import { age, duration, iso, moment, NONE, toMs } from "../core/format.js";
 import { html, useEffect, useRef } from "../core/view.js";
@@ -71,13 +71,25 @@ export function Loading({ rows = 4 }) {
 }
 
 /**
- * The place of a resource: an error, grey bars while nothing is there, or the content.
+ * The content of a resource, or its error; grey bars while it is slow to load.
  * @param {{resource: {data: any, error: any, slow: boolean, refresh: () => void}, children: (data: any) => any, rows?: number}} props
  */
 export function Place({ resource, children, rows }) {
   const { data, error, slow, refresh } = resource;
   return html`${error ? html`<${Problem} error=${error} onRetry=${refresh} />` : null}
     ${data === undefined ? (slow && !error ? html`<${Loading} rows=${rows} />` : null) : children(data)}`;
+}
+
+/**
+ * The head of a table. A name may have classes after a bar, and a dot before it if only screen readers read it.
+ * @param {any[]} names texts, whole cells, and falsy values for none
+ */
+export function heads(...names) {
+  return html`<thead><tr>${names.map((name) => {
+    if (typeof name !== "string") return name;
+    const [word, classes = ""] = name.split("|");
+    return html`<th scope="col" class=${classes} colspan=${classes === "two-wide" ? 2 : undefined}>${word[0] === "." ? html`<span class="sr">${word.slice(1)}</span>` : word}</th>`;
+  })}</tr></thead>`;
 }
 
 /**

@@ -1,7 +1,7 @@
 /** The tabs at the bottom of narrow windows: four pages, and a sheet with the rest. */
-import { get, me } from "../core/api.js";
+import { caller } from "../core/api.js";
 import { toggleTheme } from "../core/prefs.js";
-import { usePolling, useResource } from "../core/resource.js";
+import { useGet, usePolling } from "../core/resource.js";
 import { html } from "../core/view.js";
 import { Help } from "./help.js";
 import { Icon } from "./icons.js";
@@ -16,9 +16,8 @@ const narrow = matchMedia("(max-width: 767px)");
 
 /** The number of causes that need attention; 0 in wide windows, which show no badge. */
 function useCauses() {
-  const user = me.get();
-  const known = user !== null && user !== "signed-out" && !user.confined;
-  const attention = useResource(known && narrow.matches ? "causes" : null, (signal) => get("_attention", {}, signal));
+  const known = caller()?.confined === false;
+  const attention = useGet(known && narrow.matches ? "_attention" : null);
   usePolling(() => narrow.matches && known && attention.refresh(), POLL_MS);
   return attention.data?.groups.length ?? 0;
 }
@@ -34,9 +33,8 @@ export function BottomBar({ page, pages, hrefOf }) {
 
 /** @param {{pages: Pages, hrefOf: (page: string) => string}} props */
 function More({ pages, hrefOf }) {
-  const user = me.get();
   /** @param {string} label @param {string} icon @param {() => void} act */
   const item = (label, icon, act) => html`<button type="button" onClick=${() => { closeOverlay(); act(); }}><${Icon} name=${icon} />${label}</button>`;
   return html`<${Dialog} label="More"><header>More</header><div class="body more">${pages.map(([key, label, icon]) => html`<a href=${hrefOf(key)} onClick=${closeOverlay}><${Icon} name=${icon} />${label}</a>`)}
-    ${item("Light or dark", "sun", toggleTheme)}${item("Settings", "list", () => openOverlay(Help))}${user && user !== "signed-out" && user.session ? item("Sign out", "right", () => void signOut()) : null}</div><//>`;
+    ${item("Light or dark", "sun", toggleTheme)}${item("Settings", "list", () => openOverlay(Help))}${caller()?.session ? item("Sign out", "right", () => void signOut()) : null}</div><//>`;
 }

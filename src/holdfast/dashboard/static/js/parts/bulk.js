@@ -1,23 +1,23 @@
-/** The bar of bulk actions: choose an action, see the dry run, give a reason, then do it. */
+/** The bar of bulk actions: the choice of an action, its dry run, its reason, and its execution. */
 import { get, instancePath, may, post, remove, serverNow } from "../core/api.js";
 import { bulkFilter } from "../core/filter.js";
 import { number, plural } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { usePolling, useResource } from "../core/resource.js";
 import { splitPid } from "../core/router.js";
-import { html, useState } from "../core/view.js";
+import { html, onText, useState } from "../core/view.js";
 import { Button, IconButton, Problem } from "./basics.js";
-import { toast } from "./overlay.js";
+import { toast, useSubmit } from "./overlay.js";
 import { parseJson } from "../core/schema.js";
 import { text } from "./text.js";
 
 /** @typedef {import("../core/filter.js").Condition} Condition */
 
-/** @type {Record<string, {label: string, icon: string, effect: string, wants: (status: string) => boolean}>} */
+/** @type {Record<string, {label: string, icon: string, effect: string, only?: string, wants: (status: string) => boolean}>} */
 const BULK = {
-  retry: { label: "Retry", icon: "retry", effect: "would continue from their history, with fresh attempts", wants: (status) => status === "errored" },
+  retry: { label: "Retry", icon: "retry", effect: "would continue from their history, with fresh attempts", only: "errored", wants: (status) => status === "errored" },
   pause: { label: "Pause", icon: "pause", effect: "would be paused", wants: (status) => ["active", "waiting"].includes(status) },
-  resume: { label: "Resume", icon: "play", effect: "would continue", wants: (status) => status === "paused" },
+  resume: { label: "Resume", icon: "play", effect: "would continue", only: "paused", wants: (status) => status === "paused" },
   sendEvent: { label: "Send event", icon: "mail", effect: "would get the event", wants: (status) => ["active", "waiting", "paused"].includes(status) },
   cancel: { label: "Cancel", icon: "ban", effect: "would be cancelled; their code may clean up", wants: (status) => ["active", "waiting", "paused"].includes(status) },
   terminate: { label: "Terminate", icon: "close", effect: "would end at once, without clean-up", wants: (status) => ["active", "waiting", "paused"].includes(status) },
@@ -85,9 +85,8 @@ async function applyToEach(action, pids, body, label) {
 export function BulkBar({ selected, whole, conditions, rows, onWhole, onClear, onDone }) {
   const [action, setAction] = useState("");
   const [values, setValues] = useState({ reason: "", typed: "", type: "", payload: "" });
-  const [problem, setProblem] = useState(/** @type {any} */ (null));
-  const filter = bulkFilter(conditions, serverNow());
   const chosen = BULK[action];
+  const filter = { ...(chosen?.only ? { status: chosen.only } : {}), ...bulkFilter(conditions, serverNow()) };
   const event = action === "sendEvent" ? { arguments: { type: values.type, payload: parseJson(values.payload || "null").value } } : {};
   const dry = useDryRun(whole && action && (action !== "sendEvent" || values.type) ? { action, filter, ...event } : null);
   const statuses = new Map(rows.map((run) => [`${run.workflowName}/${run.id}`, run.details.status]));
@@ -96,38 +95,32 @@ export function BulkBar({ selected, whole, conditions, rows, onWhole, onClear, o
   const wantsNumber = count !== null && (count > MANY || action === "delete");
   const ready = count !== null && count > 0 && (action !== "sendEvent" || values.type !== "") && (!wantsNumber || values.typed === String(count));
   /** @param {"reason" | "typed" | "type" | "payload"} key */
-  const input = (key) => (/** @type {any} */ change) => setValues((old) => ({ ...old, [key]: change.target.value }));
+  const input = (key) => onText((value) => setValues((old) => ({ ...old, [key]: value })));
 
-  async function confirm() {
-    if (!ready) return;
-    const reason = values.reason ? { reason: values.reason } : {};
-    try {
-      if (!whole) {
-        const pids = [...selected].filter((pid) => !leftOut.includes(pid));
-        onClear();
-        await applyToEach(action, pids, { ...(action === "sendEvent" ? event.arguments : {}), ...reason }, chosen.label);
-        onDone();
-        return;
-      }
-      const job = await post("_bulk", { action, filter, dryRun: false, ...reason, ...event });
-      toast(`${chosen.label} of ${plural(count ?? 0, "run")} has begun`, { state: "active" });
-      void follow(job.id, chosen.label, onDone);
+  const { submit, busy, problem } = useSubmit(async () => {
+    const reason = values.reason || undefined;
+    if (!whole) {
+      const pids = [...selected].filter((pid) => !leftOut.includes(pid));
       onClear();
-    } catch (error) {
-      setProblem(error);
+      await applyToEach(action, pids, { ...(action === "sendEvent" ? event.arguments : {}), reason }, chosen.label);
+      onDone();
+      return;
     }
-  }
-
-  useKeys({ "Ctrl+Enter": () => void confirm(), Escape: onClear });
+    const job = await post("_bulk", { action, filter, dryRun: false, reason, ...event });
+    toast(`${chosen.label} of ${plural(count ?? 0, "run")} has begun`, { state: "active" });
+    void follow(job.id, chosen.label, onDone);
+    onClear();
+  });
+  useKeys({ "Ctrl+Enter": () => void (ready && submit()), Escape: onClear });
   return html`<div class="bulk" role="region" aria-label="Bulk actions"><div class="row wrap"><b>${whole ? "All runs of this filter" : `${number(selected.size)} selected`}</b>
       ${!whole && conditions.length ? html`<button type="button" class="link" onClick=${onWhole}>Select all in this filter</button>` : null}
-      <span class="right row wrap">${Object.entries(BULK).filter(([key]) => (key === "sendEvent" ? may("send_event") : may("manage"))).map(([key, each]) => html`<${Button} quiet icon=${each.icon} label=${each.label} pressed=${key === action} onClick=${() => { setAction(key); setProblem(null); }} />`)}
+      <span class="right row wrap">${Object.entries(BULK).filter(([key]) => (key === "sendEvent" ? may("send_event") : may("manage"))).map(([key, each]) => html`<${Button} quiet icon=${each.icon} label=${each.label} pressed=${key === action} onClick=${() => setAction(key)} />`)}
       <${IconButton} icon="close" label="Clear the selection" onClick=${onClear} /></span></div>
     ${chosen ? html`<div class="row wrap dry"><span class="chip"><b>Dry run</b></span>
       ${action === "sendEvent" ? html`<input class="input mono part" aria-label="Event type" placeholder="event type" value=${values.type} onChange=${input("type")} /><input class="input mono part" aria-label="Payload as JSON" placeholder="payload, JSON" value=${values.payload} onInput=${input("payload")} />` : null}
-      <span>${count === null ? "Counting…" : html`<b>${plural(count, "run")}</b> ${chosen.effect}.`} ${leftOut.length ? html`<span class="ink3">${plural(leftOut.length, "is", "are").replace(/^(\S+) (\S+)$/, "$1 $2")} left out: ${text(leftOut.slice(0, 2).map((pid) => `${pid} is ${statuses.get(pid)}`).join(", "), 160)}${leftOut.length > 2 ? " …" : ""}.</span>` : null}</span>
+      <span>${count === null ? "Counting…" : html`<b>${plural(count, "run")}</b> ${chosen.effect}.${whole && !filter.status ? " Those whose status does not allow it are left out." : ""}`} ${leftOut.length ? html`<span class="ink3">${plural(leftOut.length, "is", "are").replace(/^(\S+) (\S+)$/, "$1 $2")} left out: ${text(leftOut.slice(0, 2).map((pid) => `${pid} is ${statuses.get(pid)}`).join(", "), 160)}${leftOut.length > 2 ? " …" : ""}.</span>` : null}</span>
       <span class="right row wrap"><input class="input part" aria-label="Reason" placeholder="Reason" value=${values.reason} onInput=${input("reason")} />
       ${wantsNumber ? html`<input class="input part short" inputmode="numeric" aria-label=${`Type ${count} to confirm`} placeholder=${`Type ${count}`} value=${values.typed} onInput=${input("typed")} />` : null}
-      <${Button} primary label=${`${chosen.label} ${count === null ? "" : plural(count, "run")}`} hint="Ctrl ↵" disabled=${!ready} onClick=${confirm} /></span></div>` : null}
+      <${Button} primary label=${`${chosen.label} ${count === null ? "" : plural(count, "run")}`} hint="Ctrl ↵" disabled=${!ready || busy} onClick=${submit} /></span></div>` : null}
     ${problem || dry.error ? html`<${Problem} error=${problem ?? dry.error} onRetry=${problem ? undefined : dry.refresh} />` : null}</div>`;
 }

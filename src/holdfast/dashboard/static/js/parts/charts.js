@@ -1,10 +1,13 @@
 /** Charts as SVG. Lengths are SVG attributes, because the content security policy forbids style attributes. */
-import { clockMinutes, number } from "../core/format.js";
+import { clockMinutes, day, number } from "../core/format.js";
 import { html, useEffect, useRef, useState } from "../core/view.js";
 import { text } from "./text.js";
 
+/** The windows of a series, with their words. */
+export const WINDOWS = /** @type {[string, string][]} */ ([["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"], ["7d", "7 d"]]);
+
 /**
- * The width of an element, kept current.
+ * The width of an element; a change renders again.
  * @param {number} initial
  * @returns {[{current: any}, number]}
  */
@@ -44,6 +47,11 @@ function niceTop(value) {
   return (([1, 2, 3, 5, 10].find((factor) => factor * power >= value)) ?? 10) * power;
 }
 
+/** The time of a bucket on an axis. @param {Series} series @param {number} index */
+function timeOf(series, index) {
+  return (series.stepMs > 36e5 ? day : clockMinutes)(series.from + index * series.stepMs);
+}
+
 /** @typedef {{from: number, stepMs: number, started: number[], complete: number[], errored: number[], versions: {version: string, at: string}[]}} Series */
 
 /** Runs per bucket of time: complete as bars, started as a line that ends before the last, unfinished bucket, errored below on a scale of its own. @param {{series: Series}} props */
@@ -66,7 +74,7 @@ export function RunsChart({ series }) {
     <line class="axis" x1="0" x2=${plot} y1=${high} y2=${high} /><path class="started" d=${line} />
     ${series.errored.map((value, index) => (value ? html`<rect class="errored" x=${index * step} y=${bottom - (value / worst) * low} width=${Math.max(1, step - 1)} height=${(value / worst) * low} />` : null))}
     <line class="axis" x1="0" x2=${plot} y1=${bottom} y2=${bottom} /><text x=${plot + 8} y=${bottom - low + 8}>${number(worst)}</text><text x=${plot + 8} y=${bottom}>0</text>
-    ${series.started.map((_, index) => (index % every === 0 && index < count - every / 2 ? html`<text x=${index * step} y=${bottom + 15}>${clockMinutes(series.from + index * series.stepMs)}</text>` : null))}
+    ${series.started.map((_, index) => (index % every === 0 && index < count - every / 2 ? html`<text x=${index * step} y=${bottom + 15}>${timeOf(series, index)}</text>` : null))}
     <text x=${plot} y=${bottom + 15} text-anchor="end">now</text>
     ${marks.slice(-3).map((mark, index, shown) => html`<line class="release" x1=${mark.x} x2=${mark.x} y1="14" y2=${bottom} />${index + 1 < shown.length && shown[index + 1].x - mark.x < 160 ? null : html`<text class="release-name" x=${Math.min(mark.x, plot - 140)} y="9">version ${text(mark.version, 24)}</text>`}`)}
   </svg></div>`;
@@ -92,6 +100,6 @@ export function HistogramStrip({ series }) {
       });
     })}
     <line class="grid" x1="0" x2=${width} y1=${height} y2=${height} />
-    ${series.started.map((_, index) => (index % every === 0 && index < count - 2 ? html`<text x=${index * step} y=${height + 13}>${clockMinutes(series.from + index * series.stepMs)}</text>` : null))}
+    ${series.started.map((_, index) => (index % every === 0 && index < count - 2 ? html`<text x=${index * step} y=${height + 13}>${timeOf(series, index)}</text>` : null))}
     <text x=${width} y=${height + 13} text-anchor="end">now</text></svg></div>`;
 }

@@ -1,14 +1,14 @@
-/** A sheet that asks before an action on something that is not a run: a queue, a schedule, a worker, a limit. */
+/** A sheet that confirms an action on a queue, a schedule, a worker or a limit. */
 import { instancePath, post } from "../core/api.js";
 import { useKeys } from "../core/keys.js";
-import { html, useState } from "../core/view.js";
-import { Labelled } from "./actions.js";
+import { html, onText, useState } from "../core/view.js";
+import { Labelled, Reason } from "./actions.js";
 import { Button, Problem } from "./basics.js";
-import { closeOverlay, Dialog, openOverlay, toast } from "./overlay.js";
+import { closeOverlay, Dialog, openOverlay, toast, useSubmit } from "./overlay.js";
 import { text } from "./text.js";
 
 /** @typedef {{key: string, label: string, hint?: string, initial?: string}} Extra */
-/** @typedef {{title: string, label: string, effect: string, run: (reason: string, values: Record<string, string>) => Promise<any>, done?: () => void, fields?: Extra[], reason?: boolean}} Question */
+/** @typedef {{title: string, label: string, effect: string, run: (reason: string | undefined, values: Record<string, string>) => Promise<any>, done?: () => void, fields?: Extra[]}} Question */
 
 /** @param {Question} question */
 export function openConfirm(question) {
@@ -24,21 +24,16 @@ export function openRedeliver(workflow, id, done) {
 function ConfirmSheet({ question }) {
   const [reason, setReason] = useState("");
   const [values, setValues] = useState(Object.fromEntries((question.fields ?? []).map((field) => [field.key, field.initial ?? ""])));
-  const [problem, setProblem] = useState(/** @type {any} */ (null));
-  const confirm = async () => {
-    try {
-      await question.run(reason, values);
-      closeOverlay();
-      toast(`${question.label}: done`);
-      question.done?.();
-    } catch (error) {
-      setProblem(error);
-    }
-  };
-  useKeys({ "Ctrl+Enter": () => void confirm(), Escape: closeOverlay });
+  const { submit, busy, problem } = useSubmit(async () => {
+    await question.run(reason || undefined, values);
+    closeOverlay();
+    toast(`${question.label}: done`);
+    question.done?.();
+  });
+  useKeys({ "Ctrl+Enter": () => void submit(), Escape: closeOverlay });
   return html`<${Dialog} label=${question.title}><header><span class="cut">${text(question.title, 160)}</span></header><div class="body"><div class="notice"><span>${text(question.effect)}</span></div>
-    ${(question.fields ?? []).map((field) => html`<${Labelled} label=${field.label} hint=${field.hint}><input class="input mono" value=${values[field.key]} onInput=${(/** @type {any} */ event) => setValues((old) => ({ ...old, [field.key]: event.target.value }))} /><//>`)}
-    ${question.reason === false ? null : html`<${Labelled} label="Reason" hint="for the audit"><input class="input" autofocus maxlength="2000" value=${reason} onInput=${(/** @type {any} */ event) => setReason(event.target.value)} /><//>`}
+    ${(question.fields ?? []).map((field) => html`<${Labelled} label=${field.label} hint=${field.hint}><input class="input mono" value=${values[field.key]} onInput=${onText((value) => setValues((old) => ({ ...old, [field.key]: value })))} /><//>`)}
+    <${Reason} value=${reason} onChange=${setReason} />
     ${problem ? html`<${Problem} error=${problem} />` : null}</div>
-    <footer><${Button} primary label=${question.label} hint="Ctrl ↵" onClick=${confirm} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer><//>`;
+    <footer><${Button} primary label=${question.label} hint="Ctrl ↵" disabled=${busy} onClick=${submit} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer><//>`;
 }

@@ -1,6 +1,6 @@
 /** A form made from a JSON schema, or its JSON text. */
 import { fieldOf, initialOf, parseField, parseJson } from "../core/schema.js";
-import { html, useLayoutEffect, useMemo, useRef, useState } from "../core/view.js";
+import { html, onText, useLayoutEffect, useMemo, useRef, useState } from "../core/view.js";
 import { Segmented } from "./basics.js";
 import { text } from "./text.js";
 
@@ -20,7 +20,7 @@ export function useSchemaForm(schema) {
   const [mode, setMode] = useState(free ? "json" : "form");
   const [json, setJson] = useState("");
   const shown = useRef(content);
-  // Not an effect after painting: the user could type before it, and it would clear the field.
+  // A layout effect: one after painting could clear a field in which the user has typed.
   useLayoutEffect(() => {
     if (shown.current === content) return;
     shown.current = content;
@@ -92,6 +92,6 @@ export function SchemaForm({ form, title, kind, issues = [] }) {
   return html`<div class="col"><div class="row between"><span><b class="medium">${title}</b> <span class="ink3">${kind ? text(kind) : ""}</span></span>
     ${form.free ? null : html`<${Segmented} label="how to enter the value" value=${form.mode} options=${[["form", "Form"], ["json", "JSON"]]} onChange=${form.change} />`}</div>
     ${form.mode === "json"
-      ? html`<textarea class="textarea mono tall" aria-label=${`${title} as JSON`} spellcheck=${false} placeholder="JSON, or empty" value=${form.json} onInput=${(/** @type {any} */ event) => form.setJson(event.target.value)}></textarea>`
+      ? html`<textarea class="textarea mono tall" aria-label=${`${title} as JSON`} spellcheck=${false} placeholder="JSON, or empty" value=${form.json} onInput=${onText(form.setJson)}></textarea>`
       : html`<${FieldView} field=${form.field} value=${form.typed} onChange=${form.setTyped} faults=${faults} />`}</div>`;
 }

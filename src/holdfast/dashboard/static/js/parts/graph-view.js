@@ -12,7 +12,7 @@ const CELL = 7;
 /** @param {any} node @param {number} now */
 function noteOf(node, now) {
   if (node.error) return `${node.error.name}, ${plural(node.attempts, "attempt")}`;
-  if (node.state === "skipped") return node.when ? "when= said no" : "skipped";
+  if (node.state === "skipped") return node.when ? "when= was false" : "skipped";
   if (node.state === "retrying") return `attempt ${node.attempts + 1}`;
   if (node.state === "started") return node.start ? `${duration(Math.round((now - node.start) / 1000) * 1000)}, attempt ${(node.attempts ?? 0) + 1}` : "started";
   if (node.end && node.start) return `${duration(node.end - node.start)}${node.items ? `, ${number(node.items.total)} items` : ""}`;

@@ -8,7 +8,7 @@ import { closeOverlay, Dialog } from "./overlay.js";
 /** @type {[string, string][]} */
 const KEYS = [
   ["Ctrl K", "palette"], ["/", "filter"], ["N", "start a run"], ["J K", "move"], ["Enter", "open"], ["X", "select"],
-  ["A", "next move"], ["E", "send event"], ["P", "pause or resume"], ["R", "retry"], ["F", "fork"], ["T", "fold idle time"],
+  ["A", "next action"], ["E", "send event"], ["P", "pause or resume"], ["R", "retry"], ["F", "fork"], ["T", "fold idle time"],
   ["+ − 0", "zoom"], ["← →", "pan, or step through facts"], [".", "show new rows"], ["[ ]", "tabs"], ["?", "this list"], ["Esc", "back"],
 ];
 

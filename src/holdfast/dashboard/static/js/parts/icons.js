@@ -1,4 +1,4 @@
-/** Line icons of 16 px. They are decoration: a word stands beside each of them, or their button has a label. */
+/** Line icons of 16 px, hidden from screen readers: each has a word beside it, or a button with a label. */
 import { html } from "../core/view.js";
 
 /** @type {Record<string, string>} paths of a 16 × 16 grid */
@@ -37,7 +37,6 @@ const PATHS = {
   minus: "M3 8h10",
   copy: "M5.5 5.5h8v8h-8ZM10.5 5.5v-3h-8v8h3",
   columns: "M2.5 3h11v10h-11ZM6.2 3v10M9.8 3v10",
-  calendar: "M2.5 4h11v9.5h-11ZM2.5 7h11M5.5 2.2V5M10.5 2.2V5",
   chevron: "M4.5 6.5 8 10l3.5-3.5",
   left: "M10 3.5 5.5 8l4.5 4.5",
   right: "M6 3.5 10.5 8 6 12.5",

@@ -1,8 +1,8 @@
-/** What floats above a page: one dialog at a time, and toasts. */
+/** Overlays of a page: one dialog at a time, and toasts. */
 import { announce } from "../core/announce.js";
 import { useKeys } from "../core/keys.js";
 import { createStore, useStore } from "../core/store.js";
-import { html, useLayoutEffect, useRef } from "../core/view.js";
+import { html, useLayoutEffect, useRef, useState } from "../core/view.js";
 import { Icon } from "./icons.js";
 import { Glyph } from "./status.js";
 import { text } from "./text.js";
@@ -24,6 +24,8 @@ export function closeOverlay() {
   overlay.set(null);
 }
 
+addEventListener("hashchange", closeOverlay); // a sheet is about the page below it
+
 /**
  * @param {string} message
  * @param {{state?: string, href?: string, link?: string}} [options]
@@ -42,13 +44,33 @@ function closeToast(id) {
 }
 
 /**
- * A modal dialog. The browser keeps the focus inside, and gives it back.
+ * What a sheet sends: one request at a time, however often its button is pressed.
+ * @param {() => Promise<unknown>} send
+ */
+export function useSubmit(send) {
+  const running = useRef(false);
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState(/** @type {any} */ (null));
+  const submit = async () => {
+    if (running.current) return;
+    running.current = true;
+    setBusy(true);
+    setProblem(null);
+    await send().catch(setProblem);
+    running.current = false;
+    setBusy(false);
+  };
+  return { submit, busy, problem };
+}
+
+/**
+ * A modal dialog. The browser keeps the focus inside, and restores it afterwards.
  * @param {{label: string, class?: string, children: any, onClose?: () => void}} props
  */
 export function Dialog({ label, class: className = "sheet", children, onClose = closeOverlay }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useKeys({ Escape: onClose }, true);
-  // Not after painting: keys pressed before it would reach no field.
+  // A layout effect: keys pressed before a later effect would reach no field.
   useLayoutEffect(() => {
     const dialog = element.current;
     dialog?.showModal();

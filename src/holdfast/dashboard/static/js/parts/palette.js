@@ -1,9 +1,9 @@
 /** The palette (Ctrl K): find a run by its id, go to a page, or start a command. */
-import { get, may } from "../core/api.js";
+import { may } from "../core/api.js";
 import { toggleTheme } from "../core/prefs.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { go, href, runHref } from "../core/router.js";
-import { html, useState } from "../core/view.js";
+import { html, onText, useState } from "../core/view.js";
 import { Icon } from "./icons.js";
 import { Help } from "./help.js";
 import { closeOverlay, Dialog, openOverlay } from "./overlay.js";
@@ -31,7 +31,7 @@ export function openPalette() {
 function useRuns(typed) {
   const { workflow, prefix } = typed.includes("/") ? { workflow: typed.slice(0, typed.lastIndexOf("/")), prefix: typed.slice(typed.lastIndexOf("/") + 1) } : { workflow: "", prefix: typed };
   const wanted = /^[\w-]{1,100}$/.test(prefix) ? prefix : null;
-  const found = useResource(wanted === null ? null : `${workflow}/${wanted}`, (signal) => get("_instances", { workflow, idPrefix: wanted, pageSize: 8 }, signal));
+  const found = useGet(wanted === null ? null : "_instances", { workflow, idPrefix: wanted, pageSize: 8 });
   return wanted === null ? [] : found.data?.instances ?? [];
 }
 
@@ -58,7 +58,7 @@ export function Palette() {
     event.preventDefault();
   };
   return html`<${Dialog} label="Find a run or a command" class="palette"><input autofocus role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant=${`palette-${chosen}`}
-      aria-label="Find a run or a command" placeholder="Find a run or a command" autocomplete="off" spellcheck=${false} value=${typed} onInput=${(/** @type {any} */ event) => { setTyped(event.target.value); setIndex(0); }} onKeyDown=${key} />
+      aria-label="Find a run or a command" placeholder="Find a run or a command" autocomplete="off" spellcheck=${false} value=${typed} onInput=${onText((value) => { setTyped(value); setIndex(0); })} onKeyDown=${key} />
     <ul id="palette-list" role="listbox" aria-label="matches">${entries.map((entry, position) => html`<li id=${`palette-${position}`} role="option" aria-selected=${String(position === chosen)} onClick=${() => choose(entry)}>
       <${Icon} name=${entry.icon} /><span class="grow cut">${entry.label}</span>${entry.status ? html`<${Status} state=${entry.status} />` : null}</li>`)}
       ${entries.length ? null : html`<li role="option" aria-selected="false" class="ink3">Nothing matches.</li>`}</ul><//>`;

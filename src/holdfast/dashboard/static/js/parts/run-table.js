@@ -14,7 +14,7 @@ export const COLUMNS = { duration: "duration", ended: "ended", version: "version
 
 const DAY = 864e5;
 
-/** The place of a duration on a logarithmic scale from 10 ms to a day, 0 to 1. @param {number} ms */
+/** The position of a duration on a logarithmic scale from 10 ms to a day, 0 to 1. @param {number} ms */
 function logScale(ms) {
   return Math.min(1, Math.max(0.04, Math.log(Math.max(ms, 10) / 10) / Math.log(DAY / 10)));
 }
@@ -54,7 +54,7 @@ function Origin({ parts }) {
   return html`<span class="cut ink2 origin">${parts.stepKey ? html`in step <code>${text(parts.name ?? parts.stepKey, 100)}</code> ` : null}at <code>${text(parts.position.file, 100)}:${parts.position.line}</code></span>`;
 }
 
-/** The next move of a row, at the end of its sentence. @param {{run: any, onAct: (run: any) => void}} props */
+/** The next action of a row. @param {{run: any, onAct: (run: any) => void}} props */
 function RowMove({ run, onAct }) {
   const move = nextMove(targetOf(run));
   return move && html`<button type="button" class="move" aria-label=${`${move.label} ${run.workflowName}/${run.id}`} onClick=${() => onAct(run)}>${move.label}</button>`;

@@ -1,4 +1,4 @@
-/** States: their shapes, words and colours. A colour never stands alone. */
+/** States: their shapes, words and colours. A colour is never alone. */
 import { html } from "../core/view.js";
 
 /** @typedef {"active" | "waiting" | "paused" | "parked" | "retrying" | "complete" | "errored" | "cancelled" | "terminated" | "pending" | "skipped" | "lost"} State */

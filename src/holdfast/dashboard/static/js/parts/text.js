@@ -1,5 +1,5 @@
 /**
- * Text that came from outside. Control characters that reorder or hide text are shown as their code points, and long
+ * Text from outside the dashboard. Control characters that reorder or hide text are shown as their code points, and long
  * texts are cut before they reach the layout engine. Markup has no meaning: the view library creates text nodes only.
  */
 const LONGEST = 4000;

@@ -1,6 +1,6 @@
 /** The filter box: conditions as tokens, with completion of keys and values. */
 import { KEYS, parseFilter } from "../core/filter.js";
-import { html, useRef, useState } from "../core/view.js";
+import { html, onText, useRef, useState } from "../core/view.js";
 import { Icon } from "./icons.js";
 import { text } from "./text.js";
 
@@ -24,7 +24,7 @@ export function completions(typed, vocabulary) {
   }
   const key = typed.slice(0, colon);
   const value = typed.slice(colon + 1).toLowerCase();
-  return (vocabulary[key] ?? []).filter((each) => each.toLowerCase().startsWith(value)).map((each) => `${key}:${each}`).slice(0, MOST_SUGGESTIONS);
+  return (Object.hasOwn(vocabulary, key) ? vocabulary[key] : []).filter((each) => each.toLowerCase().startsWith(value)).map((each) => `${key}:${each}`).slice(0, MOST_SUGGESTIONS);
 }
 
 /**
@@ -77,7 +77,7 @@ export function TokenBox({ conditions, vocabulary, onChange, inputRef }) {
     ${conditions.map((condition, position) => html`<span class="token mono"><span>${text(condition.key, 40)}:<b>${text(condition.value, 80)}</b></span>
       <button type="button" aria-label=${`Remove ${condition.key}:${text(condition.value, 40)}`} onClick=${(/** @type {Event} */ event) => { event.stopPropagation(); onChange(conditions.filter((_, other) => other !== position)); }}><${Icon} name="close" size=${12} /></button></span>`)}
     <span class="token-input mono"><input ref=${inputRef} role="combobox" aria-label="Filter" aria-expanded=${String(focused && offered.length > 0)} aria-controls="filter-offers" aria-autocomplete="list" autocomplete="off" spellcheck=${false}
-      placeholder=${conditions.length ? "" : "Filter: status:errored workflow:… or the beginning of an id"} value=${typed} onInput=${(/** @type {any} */ event) => { setTyped(event.target.value); setIndex(0); }} onKeyDown=${key}
+      placeholder=${conditions.length ? "" : "Filter: status:errored workflow:… or the beginning of an id"} value=${typed} onInput=${onText((value) => { setTyped(value.trimStart()); setIndex(0); })} onKeyDown=${key}
       onFocus=${() => setFocused(true)} onBlur=${() => setFocused(false)} />${ghost && focused ? html`<span class="ghost" aria-hidden="true"><i>${typed}</i>${text(ghost, 60)} <kbd>Tab</kbd></span>` : null}</span>
     <span class="ink3 wide-only nowrap hint">status, id, version, queue, ended, any search attribute</span><kbd class="wide-only" aria-hidden="true">/</kbd>
     <div class="menu offers" id="filter-offers" role="listbox" aria-label="completions" hidden=${!(focused && offered.length > 0)}>${offered.map((offer, position) => html`<button type="button" role="option" tabindex="-1" aria-selected=${String(position === index)} class="mono"

@@ -1,4 +1,4 @@
-/** The server's sentence on why a run is where it is: word for word, names in monospace, times ticking. */
+/** The sentence `why` of the server, with names in monospace and times as countdowns. */
 import { useNow } from "../core/clock.js";
 import { moment, ticking, iso } from "../core/format.js";
 import { html } from "../core/view.js";
@@ -55,7 +55,7 @@ export function Why({ why, place = true }) {
 }
 
 /**
- * The sentence on one line. When space runs out, the text before the time is cut, never the time.
+ * The sentence on one line. If it is too long, the text before the time is cut, not the time.
  * @param {{why: string}} props
  */
 export function WhyLine({ why }) {

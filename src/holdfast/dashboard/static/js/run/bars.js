@@ -27,7 +27,7 @@ export function Bars({ row, x, now, width }) {
   }
   const item = /** @type {Item} */ (row.item);
   if (item.type === "sleep") return html`<${Wait} item=${item} x=${x} now=${now} kind="sleep" width=${width} />`;
-  if (item.type === "waitForEvent") return html`<${Wait} item=${item} x=${x} now=${now} kind="wait" width=${width} />`;
+  if (item.type === "waitForEvent" || (item.type === "do" && item.status === "waiting" && !item.attempts)) return html`<${Wait} item=${item} x=${x} now=${now} kind="wait" width=${width} />`;
   if (item.type === "child" && !item.attempts?.length) {
     const state = item.status === "errored" ? "errored" : item.end === null ? "active" : "complete";
     return html`<rect class=${`nested s-${state}`} x=${x(item.start)} y=${TOP + 3} width=${wide(x(item.start), x(item.end ?? now))} height="6" rx="3" />`;

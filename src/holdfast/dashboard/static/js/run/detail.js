@@ -1,7 +1,7 @@
 /** The panel beside the waterfall: everything about the selected step. */
 import { get, instancePath } from "../core/api.js";
 import { clockMs, duration, moment, plural, size, toMs } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useGet, useResource } from "../core/resource.js";
 import { runHref, splitPid } from "../core/router.js";
 import { html } from "../core/view.js";
 import { possible } from "../parts/actions.js";
@@ -30,7 +30,7 @@ export async function copy(message) {
 /** @param {{item: Item, pid: string, runNumber?: number, now: number, act: (name: string) => void, target: any, onClose: () => void}} props */
 export function Detail({ item, pid, runNumber, now, act, target, onClose }) {
   const { workflow, id } = splitPid(pid);
-  const step = useResource(`${pid} ${runNumber} ${item.key} ${item.status} ${item.attempts?.length}`, (signal) => get(instancePath(workflow, id, "step"), { key: item.key, runNumber }, signal));
+  const step = useGet(instancePath(workflow, id, "step"), { key: item.key, runNumber }, `${item.status} ${item.attempts?.length}`);
   const own = pid === `${target.workflow}/${target.id}`;
   const waitsForEvent = item.type === "waitForEvent" && item.end === null;
   return html`<aside class="detail" aria-label=${`Detail of ${item.name}`}><header class="row"><${Icon} name=${iconOf({ kind: "step", item, id: "", level: 1, name: "", start: 0, end: null, pid })} /><h2 class="mono cut">${text(item.name, 200)}</h2><${Status} state=${item.status === "waiting" && item.attempts?.length ? "retrying" : item.status} word=${item.status} /><span class="right"><${IconButton} icon="close" label="Close the detail" onClick=${onClose} /></span></header>

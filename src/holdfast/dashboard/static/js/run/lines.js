@@ -7,7 +7,7 @@ import { text } from "../parts/text.js";
 /** @typedef {import("./model.js").Timeline} Timeline */
 
 /**
- * One mark per pixel: the worst of those that fall on it.
+ * One mark per pixel: the one with the highest rank.
  * @param {{at: number, rank: number}[]} marks
  * @param {(t: number) => number} x
  * @param {number} width
@@ -34,7 +34,7 @@ export function Lines({ timeline, x, width, nameWidth }) {
   const style = { width: `${nameWidth}px` };
   return html`<div class="lines">
     ${own.length ? html`<div class="line-row"><div class="w-name" style=${style}><span class="w-gap"></span><${Icon} name="mail" size=${14} class="ink3" /><span class="cut ink2">messages ${untaken.length ? html`<span class="state s-paused">${untaken.length} not taken</span>` : null}</span><span class="right ink2">${own.length}</span></div>
-      <svg width=${width} height="26" role="img" aria-label=${`${plural(own.length, "message")}, ${untaken.length} not taken`}>${perPixel(own.map((message) => ({ at: message.at, rank: message.takenAt === null ? 1 : 0 })), x, width, 5).map(([at, rank]) => html`<circle class=${rank ? "untaken" : "taken"} cx=${at} cy="13" r="4" />`)}
+      <svg width=${width} height="26" role="img" aria-label=${`${plural(own.length, "message")}, ${untaken.length} not consumed`}>${perPixel(own.map((message) => ({ at: message.at, rank: message.takenAt === null ? 1 : 0 })), x, width, 5).map(([at, rank]) => html`<circle class=${rank ? "untaken" : "taken"} cx=${at} cy="13" r="4" />`)}
       ${lastTaken && x(lastTaken.at) > 140 ? html`<text class="message-name" x=${x(lastTaken.at) - 8} y="17" text-anchor="end">${text(`${lastTaken.type}${lastTaken.sender ? `, from ${lastTaken.sender}` : ""}`, 30)}<title>${clock(lastTaken.at)}</title></text>` : null}</svg></div>` : null}
     ${timeline.logs.length ? html`<div class="line-row"><div class="w-name" style=${style}><span class="w-gap"></span><${Icon} name="list" size=${14} class="ink3" /><span class="ink2">log lines</span><span class="right ink2">${timeline.logs.length >= 1000 ? "1,000+" : timeline.logs.length}</span></div>
       <svg width=${width} height="26" role="img" aria-label=${plural(timeline.logs.length, "log line")}>${perPixel(timeline.logs.map((line) => ({ at: line.at, rank: LEVELS.indexOf(line.level) })), x, width, 2).map(([at, rank]) => html`<line class=${`log-${LEVELS[rank] ?? "info"}`} x1=${at} x2=${at} y1="7" y2="19" />`)}</svg></div>` : null}</div>`;

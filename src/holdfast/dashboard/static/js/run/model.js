@@ -54,18 +54,18 @@
 
 export const ROOT = "#run"; // no key of a step
 
-/** The attempts of an item; a single successful attempt that says no more than its item is not sent. @param {Item} item @returns {Attempt[]} */
+/** The attempts of an item; a single successful attempt is not sent if it equals its item. @param {Item} item @returns {Attempt[]} */
 export function attemptsOf(item) {
   if (item.attempts?.length) return item.attempts;
   return (item.type === "do" || item.type === "node") && item.status === "completed" ? [{ n: 1, start: item.start, end: item.end, outcome: "ok" }] : [];
 }
 
-/** The times of an item that are work. How long a lost attempt worked is not known; its time until the takeover is idle. @param {Item} item @param {number} now */
+/** The times of work of an item. The duration of a lost attempt is not known; its time until the takeover is idle. @param {Item} item @param {number} now */
 export function workOf(item, now) {
   /** @type {[number, number][]} */
   const work = [];
   if (item.attempts?.length) for (const attempt of item.attempts) work.push([attempt.start, attempt.outcome === "lost" ? attempt.start : attempt.end ?? now]);
-  else if (item.type === "do" || item.type === "node") work.push([item.start, item.end ?? now]);
+  else if ((item.type === "do" || item.type === "node") && item.status !== "waiting") work.push([item.start, item.end ?? now]);
   else if (item.status !== "waiting" && item.type !== "sleep" && item.type !== "waitForEvent" && item.type !== "child" && item.end !== null) work.push([item.start, item.start]);
   return work;
 }

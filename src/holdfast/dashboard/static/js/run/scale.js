@@ -8,7 +8,7 @@
 
 const FOLD_PX = 44;
 const MOST_FOLDED = 0.6; // share of the width that folds may take
-const SHORTEST_FOLD_SHARE = 0.1; // of the work; shorter gaps are not worth a fold
+const SHORTEST_FOLD_SHARE = 0.1; // of the work; shorter gaps stay
 const SHORTEST_FOLD_MS = 50;
 const LEAST_WORK_SHARE = 0.02;
 
@@ -38,7 +38,7 @@ export function makeScale({ from, now, until, work, width, folded }) {
   const end = Math.max(now, from + 1);
   const merged = mergeIntervals(work.map(([start, stop]) => [Math.max(from, Math.min(start, end)), Math.max(from, Math.min(stop, end))]));
   const workMs = merged.reduce((sum, [start, stop]) => sum + stop - start, 0);
-  // Steps of less than a millisecond have a width of their own, otherwise a run of such steps is all folds.
+  // Steps of less than a millisecond have a width, or a run of such steps would be all folds.
   const least = Math.max(1, Math.min(workMs * LEAST_WORK_SHARE, workMs / Math.max(1, merged.length)));
   const shown = merged.map(([start, stop]) => /** @type {[number, number]} */ ([start, Math.min(end, Math.max(stop, start + least))]));
   const shortest = Math.max(SHORTEST_FOLD_MS, workMs * SHORTEST_FOLD_SHARE);

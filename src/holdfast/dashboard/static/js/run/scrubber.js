@@ -1,5 +1,5 @@
 /** The slider over the facts of a run: dots with names for few facts, a range for many. */
-import { html } from "../core/view.js";
+import { html, onText } from "../core/view.js";
 import { text } from "../parts/text.js";
 
 const MOST_DOTS = 24;
@@ -14,7 +14,7 @@ function labelOf(fact) {
 
 /** @param {{facts: any[], total: number, at: number, onStep: (position: number) => void}} props */
 export function Scrubber({ facts, total, at, onStep }) {
-  const range = html`<input type="range" min="0" max=${total} value=${at} aria-label="position in the facts" aria-valuetext=${`fact ${at} of ${total}`} onInput=${(/** @type {any} */ event) => onStep(Number(event.target.value))} />`;
+  const range = html`<input type="range" min="0" max=${total} value=${at} aria-label="position in the facts" aria-valuetext=${`fact ${at} of ${total}`} onInput=${onText((value) => onStep(Number(value)))} />`;
   if (total > MOST_DOTS || facts.length < total) return html`<div class="dots">${range}</div>`;
   const width = total * GAP + 40;
   /** @param {number} position */

@@ -1,4 +1,4 @@
-/** The strip of true time above the waterfall: where the work was, and which part is visible. */
+/** The strip above the waterfall, in true time: the intervals of work, and the visible part. */
 import { moment } from "../core/format.js";
 import { html, useMemo, useRef } from "../core/view.js";
 import { useWidth } from "../parts/charts.js";

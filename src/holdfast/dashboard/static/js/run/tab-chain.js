@@ -1,7 +1,7 @@
 /** The picture of a chain's run: its steps with the pointer, the chosen step, outputs, mailbox and outbox. */
 import { get } from "../core/api.js";
 import { useNow } from "../core/clock.js";
-import { clock, duration, moment, toMs } from "../core/format.js";
+import { clock, clockMs, duration, moment, toMs } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
@@ -11,7 +11,7 @@ import { Button, Empty, Meter, Moment, Place } from "../parts/basics.js";
 import { ErrorView } from "../parts/error.js";
 import { brief, Json } from "../parts/json.js";
 import { Glyph, stateOf, Status } from "../parts/status.js";
-import { text } from "../parts/text.js";
+import { shortWorker, text } from "../parts/text.js";
 
 /** The steps of a chain with their times, and the outbox. @param {(rest: string) => string} path @param {AbortSignal} signal */
 async function load(path, signal) {
@@ -19,7 +19,7 @@ async function load(path, signal) {
   const times = new Map(timeline.items.map((/** @type {any} */ item) => [item.key, item]));
   const steps = history.steps.map((/** @type {any} */ step, /** @type {number} */ index) => {
     const item = step.state === "PENDING" ? undefined : times.get(step.stepKey);
-    return { seq: step.stepSeq ?? index, type: step.stepKey, state: step.state, attempts: step.attempts, maxAttempts: step.maxAttempts, start: item?.start ?? null, end: item?.end ?? null, eventType: step.waitEventType, wakeAt: step.wakeAt, nextRetryAt: step.nextRetryAt, error: step.error, worker: item?.attempts?.[item.attempts.length - 1]?.worker, result: step.result };
+    return { seq: step.stepSeq ?? index, type: step.stepKey, state: step.state, attempts: step.attempts, maxAttempts: step.maxAttempts, start: item?.start ?? null, end: item?.end ?? null, eventType: step.waitEventType, wakeAt: step.wakeAt, nextRetryAt: step.nextRetryAt, error: step.error, calls: item?.attempts ?? [], result: step.result };
   });
   const open = steps.findIndex((/** @type {any} */ step) => step.state !== "DONE" && step.state !== "PENDING");
   return { steps, pointer: open < 0 ? null : open, outbox: outbox.events };
@@ -34,24 +34,24 @@ export function Tab({ path, live, run, target, onParked }) {
   const parked = chain.data?.outbox.filter((/** @type {any} */ event) => event.state === "parked").map((/** @type {any} */ event) => event.type) ?? [];
   useEffect(() => onParked({ types: [...new Set(parked)], done: chain.refresh }), [parked.join(" ")]);
   return html`<${Place} resource=${chain}>${(/** @type {any} */ data) => {
+    /** @type {any[]} */
     const steps = data.steps;
-    const chosen = steps.find((/** @type {any} */ step) => step.type === query.get("step")) ?? steps[data.pointer ?? steps.length - 1] ?? steps[0];
-    const done = steps.filter((/** @type {any} */ step) => step.state === "DONE").length;
-    const results = new Map(steps.map((/** @type {any} */ step) => [step.type, step]));
-    return html`<div class="chain-strip"><b>${done} of ${steps.length}</b> <span class="ink2">steps done</span><div class="chain-steps">${steps.map((/** @type {any} */ step, /** @type {number} */ index) => html`${index ? html`<span class=${`chain-link s-${stateOf(steps[index - 1].state === "DONE" ? "DONE" : "PENDING")}`}></span>` : null}<${StepCard} step=${step} now=${now} result=${results.get(step.type)} chosen=${step === chosen} />`)}</div></div>
+    const chosen = steps.find((step) => step.type === query.get("step")) ?? steps[data.pointer ?? steps.length - 1] ?? steps[0];
+    const done = steps.filter((step) => step.state === "DONE");
+    return html`<div class="chain-strip"><b>${done.length} of ${steps.length}</b> <span class="ink2">steps done</span><div class="chain-steps">${steps.map((step, index) => html`${index ? html`<span class=${`chain-link s-${stateOf(steps[index - 1].state === "DONE" ? "DONE" : "PENDING")}`}></span>` : null}<${StepCard} step=${step} now=${now} chosen=${step === chosen} />`)}</div></div>
       <div class="columns"><div><${Chosen} step=${chosen} now=${now} target=${target} /></div>
-        <div><h3>Input</h3><${Json} value=${run.meta.params} /><h3>Outputs <span class="ink3">what later steps see as <code>task.outputs</code></span></h3>${steps.filter((/** @type {any} */ step) => step.state === "DONE").map((/** @type {any} */ step) => html`<div class="outbox-row output"><code>${text(step.type, 80)}</code><span class="mono ink2">${brief(/** @type {any} */ (results.get(step.type))?.result, 200)}</span></div>`)}</div>
+        <div><h3>Input</h3><${Json} value=${run.meta.params} /><h3>Outputs <span class="ink3"><code>task.outputs</code> of later steps</span></h3>${done.map((step) => html`<div class="outbox-row output"><code>${text(step.type, 80)}</code><span class="mono ink2">${brief(step.result, 200)}</span></div>`)}</div>
         <div><${Outbox} events=${data.outbox} /></div></div>`;
   }}<//>`;
 }
 
-/** @param {{step: any, now: number, result: any, chosen: boolean}} props */
-function StepCard({ step, now, result, chosen }) {
+/** @param {{step: any, now: number, chosen: boolean}} props */
+function StepCard({ step, now, chosen }) {
   const state = stateOf(step.state);
   return html`<button type="button" class=${`chain-step s-${state}`} aria-pressed=${String(chosen)} onClick=${() => setQuery({ step: step.type })}><span class="row between"><span><span class="chip">${step.seq + 1}</span> <code class="state medium">${text(step.type, 40)}</code></span><${Glyph} state=${state} /></span>
     <span class="row between"><span class="state">${step.state}</span><span class="ink2">${step.start ? duration((step.end ? toMs(step.end) : now) - toMs(step.start)) : ""}</span></span>
     <span class="row between small ink3">${step.start ? html`<span>${clock(toMs(step.start))}</span>` : null}<span>${step.state === "PENDING" ? `up to ${step.maxAttempts ?? "∞"} attempts` : `attempt ${(step.attempts ?? 0) + (step.state === "DEAD" ? 0 : 1)} of ${step.maxAttempts ?? "∞"}`}</span></span>
-    ${step.state === "WAITING" && step.wakeAt ? html`<span class="chip mono">until ${moment(step.wakeAt, now)}</span>` : result?.result !== undefined && step.state === "DONE" ? html`<span class="chip mono"><span class="cut">${brief(result.result, 30)}</span></span>` : null}</button>`;
+    ${step.state === "WAITING" && step.wakeAt ? html`<span class="chip mono">until ${moment(step.wakeAt, now)}</span>` : step.result !== undefined && step.state === "DONE" ? html`<span class="chip mono"><span class="cut">${brief(step.result, 30)}</span></span>` : null}</button>`;
 }
 
 /** @param {{step: any, now: number, target: any}} props */
@@ -60,8 +60,9 @@ function Chosen({ step, now, target }) {
   const since = step.start ? toMs(step.start) : null;
   const until = step.wakeAt ? toMs(step.wakeAt) : null;
   return html`<div class="row between"><span class="row"><code class="medium">${text(step.type, 80)}</code><${Status} state=${step.state} word=${step.state} /></span>${open && possible("resolve", target) ? html`<${Button} label="Resolve by hand…" onClick=${() => openAction("resolve", target, { initial: { stepKey: step.type } })} />` : null}</div>
-    <dl class="pairs">${step.eventType ? html`<dt>waits for</dt><dd class="mono">${text(step.eventType, 100)}</dd>` : null}<dt>since</dt><dd>${since ? moment(since, now) : "–"}</dd>${until ? html`<dt>until</dt><dd>${moment(until, now)}</dd>` : null}<dt>failed attempts</dt><dd>${step.attempts ?? 0} of ${step.maxAttempts ?? "∞"}</dd>${step.nextRetryAt ? html`<dt>retry</dt><dd>${moment(step.nextRetryAt, now)}</dd>` : null}${step.worker ? html`<dt>worker</dt><dd class="mono">${text(step.worker, 80)}</dd>` : null}</dl>
+    <dl class="pairs">${step.eventType ? html`<dt>waits for</dt><dd class="mono">${text(step.eventType, 100)}</dd>` : null}<dt>since</dt><dd>${since ? moment(since, now) : "–"}</dd>${until ? html`<dt>until</dt><dd>${moment(until, now)}</dd>` : null}<dt>failed attempts</dt><dd>${step.attempts ?? 0} of ${step.maxAttempts ?? "∞"}</dd>${step.nextRetryAt ? html`<dt>retry</dt><dd>${moment(step.nextRetryAt, now)}</dd>` : null}</dl>
     ${since && until && open ? html`<${Meter} share=${(now - since) / Math.max(1, until - since)} state="waiting" />` : null}${step.error ? html`<${ErrorView} error=${step.error} />` : null}
+    ${step.calls.length ? html`<h3>Calls of the handler</h3>${step.calls.slice(-20).map((/** @type {any} */ call) => html`<div class="row"><span class="mono ink3">${clockMs(call.start)}</span><${Status} state=${call.outcome === "ok" ? "complete" : call.outcome === "running" ? "active" : "errored"} word=${call.error ? text(call.error.name, 60) : call.end === null && step.state === "WAITING" ? "waits" : call.outcome} /><span class="mono ink3 cut">${call.worker ? shortWorker(call.worker) : ""}</span><span class="right ink2">${duration(call.end === null ? null : call.end - call.start)}</span></div>`)}` : null}
     ${step.eventType && open && possible("event", target) ? html`<div><${Button} icon="send" label=${`Send ${text(step.eventType, 40)}…`} hint="E" onClick=${() => openAction("event", target, { initial: { type: step.eventType } })} /></div>` : null}`;
 }
 

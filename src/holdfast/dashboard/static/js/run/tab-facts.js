@@ -1,11 +1,10 @@
 /** The stored facts of a run, as they are. */
-import { get } from "../core/api.js";
 import { number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useState } from "../core/view.js";
-import { Button, Empty, Moment, Place, Segmented } from "../parts/basics.js";
+import { Button, Empty, heads, Moment, Place, Segmented } from "../parts/basics.js";
 import { brief, Json } from "../parts/json.js";
 import { text } from "../parts/text.js";
 
@@ -16,9 +15,9 @@ export function Tab({ path, live, runNumber }) {
   const { query } = useStore(route);
   const state = query.get("state") ?? "";
   const [cursor, setCursor] = useState(/** @type {string | undefined} */ (undefined));
-  const facts = useResource(`facts ${path("")} ${runNumber} ${cursor} ${live?.version}`, (signal) => get(path("facts/all"), { pageSize: 100, cursor, runNumber }, signal));
+  const facts = useGet(path("facts/all"), { pageSize: 100, cursor, runNumber }, live?.version);
   return html`<div class="tab-body" tabindex="0" role="region" aria-label="facts"><div class="row"><${Segmented} label="State" value=${state} options=${STATES} onChange=${(/** @type {string} */ next) => setQuery({ state: next })} /><a class="button right" download href=${exportUrl(path, runNumber)}>Export</a></div>
-    <${Place} resource=${facts}>${(/** @type {any} */ data) => html`<p class="ink3">${number(data.total)} facts</p>${data.facts.length ? html`<table class="table mono cards"><thead><tr><th scope="col" class="num">seq</th><th scope="col">at</th><th scope="col">state</th><th scope="col">kind</th><th scope="col">key</th><th scope="col" class="num">attempts</th><th scope="col">value</th></tr></thead>
+    <${Place} resource=${facts}>${(/** @type {any} */ data) => html`<p class="ink3">${number(data.total)} facts</p>${data.facts.length ? html`<table class="table mono cards">${heads("seq|num", "at", "state", "kind", "key", "attempts|num", "value")}
       <tbody>${data.facts.filter((/** @type {any} */ fact) => state === "" || fact.state === state).map((/** @type {any} */ fact) => html`<tr class=${fact.ok === false ? "s-errored" : ""}><td class="num ink3">${fact.seq ?? "–"}</td><td><${Moment} at=${fact.at} /></td><td class=${fact.ok === false ? "state" : ""}>${text(fact.state, 20)}</td><td>${text(fact.kind ?? "–", 30)}</td><td class="cut">${text(fact.key, 120)}</td><td class="num">${fact.attempts ?? "–"}</td><td><details><summary class="cut">${brief(fact.value, 60)}</summary><${Json} value=${fact.value} /></details></td></tr>`)}</tbody></table>` : html`<${Empty} sentence="No facts are stored." />`}
       <div class="row pager">${cursor ? html`<${Button} quiet label="First" onClick=${() => setCursor(undefined)} />` : null}${data.hasNextPage ? html`<${Button} label="More" onClick=${() => setCursor(data.nextCursor ?? data.cursor)} />` : null}</div>`}<//></div>`;
 }

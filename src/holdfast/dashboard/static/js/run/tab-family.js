@@ -1,7 +1,6 @@
 /** The family of a run: ancestors, children, links, monitors, forks. */
-import { get } from "../core/api.js";
 import { number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { runHref, splitPid } from "../core/router.js";
 import { html } from "../core/view.js";
 import { Empty, Moment, Place } from "../parts/basics.js";
@@ -22,7 +21,7 @@ function Group({ title, nodes }) {
 
 /** @param {any} props */
 export function Tab({ path, live }) {
-  const family = useResource(`family ${path("")} ${live?.version} ${live?.status}`, (signal) => get(path("family"), {}, signal));
+  const family = useGet(path("family"), {}, `${live?.version} ${live?.status}`);
   return html`<div class="tab-body" tabindex="0" role="region" aria-label="family"><${Place} resource=${family}>${(/** @type {any} */ data) => {
     const alone = !data.ancestors.length && !data.children.length && !data.links.length && !data.monitors.length && !data.watchedBy.length && !data.forks.length && !data.origin;
     return html`<section class="section"><h3>Tree</h3><${Branch} ancestors=${data.ancestors} self=${data.itself} children=${data.children} total=${data.childrenTotal ?? data.children.length} /></section>

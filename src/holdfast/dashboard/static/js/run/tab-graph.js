@@ -1,8 +1,7 @@
 /** The picture of a graph's run, and the detail of a node. */
-import { get } from "../core/api.js";
 import { useNow } from "../core/clock.js";
 import { duration, moment, number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { route, runHref, setQuery, splitPid } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html } from "../core/view.js";
@@ -21,7 +20,7 @@ const LEGEND = ["ok", "started", "retrying", "error", "skipped", "pending"];
 export function Tab({ path, live, act, target }) {
   const { query } = useStore(route);
   const now = useNow();
-  const graph = useResource(`graph ${path("")} ${live?.version} ${live?.status}`, (signal) => get(path("graph"), {}, signal));
+  const graph = useGet(path("graph"), {}, `${live?.version} ${live?.status}`);
   const down = query.get("down") === "1";
   const scale = Number(query.get("scale") ?? 1);
   const selected = query.get("node");
@@ -46,8 +45,8 @@ function sorted(items) {
 
 /** @param {{node: any, path: (rest: string) => string, now: number, act: (name: string) => void, target: any}} props */
 function NodeDetail({ node, path, now, act, target }) {
-  const items = useResource(node.items ? `items ${path("")} ${node.key} ${node.items.ok} ${node.items.error} ${node.items.running}` : null, (signal) => get(path("graph/items"), { node: node.key }, signal));
-  const step = useResource(`step ${path("")} ${node.key} ${node.state}`, (signal) => get(path("step"), { key: node.key }, signal));
+  const items = useGet(node.items ? path("graph/items") : null, { node: node.key }, JSON.stringify(node.items));
+  const step = useGet(path("step"), { key: node.key }, node.state);
   return html`<aside class="detail" aria-label=${`Detail of ${node.key}`}><header class="row"><h2 class="mono cut">${text(node.key, 200)}</h2><${Status} state=${node.state} word=${node.state} /><span class="right"><${IconButton} icon="close" label="Close the detail" onClick=${() => setQuery({ node: null })} /></span></header><div class="detail-body">
     ${node.items ? html`<section><div class="row"><b class="value">${number(node.items.ok)}</b> <span class="ink2">of ${number(node.items.total)} items</span></div><${Meter} share=${node.items.ok / Math.max(1, node.items.total)} state="complete" /></section>` : null}
     <section><dl class="pairs"><dt>started</dt><dd>${moment(node.start, now)}</dd><dt>took</dt><dd>${duration(node.start ? (node.end ?? now) - node.start : null)}</dd><dt>attempts</dt><dd>${number(node.attempts)}</dd>${node.after?.length ? html`<dt>after</dt><dd class="mono">${text(node.after.join(", "), 300)}</dd>` : null}${node.worker ? html`<dt>worker</dt><dd class="mono">${text(node.worker, 80)}</dd>` : null}${node.child ? html`<dt>run</dt><dd><a class="link mono" href=${runHref(splitPid(node.child).workflow, splitPid(node.child).id)}>${text(node.child, 120)}</a></dd>` : null}</dl></section>

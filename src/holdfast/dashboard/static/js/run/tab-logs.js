@@ -4,7 +4,7 @@ import { plural } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { html, useEffect, useRef, useState } from "../core/view.js";
+import { html, onText, useEffect, useRef, useState } from "../core/view.js";
 import { Button, Empty, Place, Segmented, Toggle } from "../parts/basics.js";
 import { LogLines } from "../parts/log-lines.js";
 
@@ -37,7 +37,7 @@ export function Tab({ path, live, runNumber }) {
     else if (follow) end.current?.scrollIntoView({ block: "nearest" });
   }, [logs.data]);
   const hidden = (logs.data?.lines ?? []).filter((line) => line.isReplay).length;
-  return html`<div class="row wrap timeline-tools"><input class="input search" type="search" aria-label="Filter log lines" placeholder="Filter" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} />
+  return html`<div class="row wrap timeline-tools"><input class="input search" type="search" aria-label="Filter log lines" placeholder="Filter" value=${typed} onInput=${onText(setTyped)} />
       <${Segmented} label="Level" value=${level} options=${LEVELS} onChange=${(/** @type {string} */ next) => setQuery({ level: next })} />
       <label class="row"><${Toggle} label="Show replayed lines" checked=${replayed} onChange=${() => setQuery({ replayed: replayed ? null : "1" })} />replayed ${hidden ? html`<span class="ink3">${hidden}</span>` : null}</label>
       <label class="row"><${Toggle} label="Follow" checked=${follow} onChange=${() => setFollow(!follow)} />follow</label><span class="right ink3">${plural(lines.length, "line")}</span></div>

@@ -1,11 +1,11 @@
-/** The streams of a run: what its steps emitted, as it comes. */
-import { apiUrl, get } from "../core/api.js";
+/** The streams of a run, whose items are shown as they are written. */
+import { apiUrl } from "../core/api.js";
 import { plural } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect, useState } from "../core/view.js";
-import { Empty, Moment, Place, Segmented } from "../parts/basics.js";
+import { Empty, heads, Moment, Place, Segmented } from "../parts/basics.js";
 import { brief, Json } from "../parts/json.js";
 import { text } from "../parts/text.js";
 
@@ -14,7 +14,7 @@ const MOST = 1000;
 /** @param {any} props */
 export function Tab({ path, live, runNumber }) {
   const { query } = useStore(route);
-  const streams = useResource(`streams ${path("")} ${runNumber} ${live?.streams}`, (signal) => get(path("streams"), { runNumber }, signal));
+  const streams = useGet(path("streams"), { runNumber }, live?.streams);
   return html`<div class="tab-body" tabindex="0" role="region" aria-label="streams"><${Place} resource=${streams}>${(/** @type {any} */ data) => {
     const names = data.streams.map((/** @type {any} */ stream) => stream.name);
     const name = names.includes(query.get("stream")) ? query.get("stream") : names[0];
@@ -38,5 +38,5 @@ function Entries({ path, name, runNumber }) {
     return () => source.close();
   }, [name, runNumber]);
   return html`<p class="ink3 small">${plural(items.length, "item")}${ended ? ", complete" : ", followed as they are written"}</p>
-    <table class="table mono cards"><thead><tr><th scope="col" class="num">offset</th><th scope="col">at</th><th scope="col">written by</th><th scope="col">value</th></tr></thead><tbody>${items.map((item) => html`<tr key=${item.offset}><td class="num ink3">${item.offset}</td><td><${Moment} at=${item.at} /></td><td class="ink2 cut">${text(item.stepKey ?? "workflow code", 60)}${item.attempt > 1 ? ` #${item.attempt}` : ""}</td><td><details><summary class="cut">${brief(item.value, 200)}</summary><${Json} value=${item.value} /></details></td></tr>`)}</tbody></table>`;
+    <table class="table mono cards">${heads("offset|num", "at", "written by", "value")}<tbody>${items.map((item) => html`<tr key=${item.offset}><td class="num ink3">${item.offset}</td><td><${Moment} at=${item.at} /></td><td class="ink2 cut">${text(item.stepKey ?? "workflow code", 60)}${item.attempt > 1 ? ` #${item.attempt}` : ""}</td><td><details><summary class="cut">${brief(item.value, 200)}</summary><${Json} value=${item.value} /></details></td></tr>`)}</tbody></table>`;
 }

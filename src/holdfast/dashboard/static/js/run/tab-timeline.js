@@ -1,4 +1,4 @@
-/** The tab with the waterfall and the detail of what is selected in it. */
+/** The tab with the waterfall and the detail of the selected row. */
 import { get, instancePath } from "../core/api.js";
 import { useResource } from "../core/resource.js";
 import { route, setQuery, splitPid } from "../core/router.js";
@@ -14,7 +14,7 @@ import { useTimelineNow, Waterfall } from "./waterfall.js";
 
 const OPEN_AT_FIRST = 3;
 
-/** The timeline of a run; only what changed is requested again. @param {(rest: string) => string} path @param {number} runNumber @param {any} live */
+/** The timeline of a run; later requests are for changed items only. @param {(rest: string) => string} path @param {number} runNumber @param {any} live */
 function useTimeline(path, runNumber, live) {
   const known = useRef(/** @type {Timeline | undefined} */ (undefined));
   const resource = useResource(`timeline ${path("")} ${runNumber}`, async (signal) => {

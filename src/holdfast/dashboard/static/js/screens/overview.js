@@ -1,24 +1,27 @@
-/** The overview: what needs attention, by cause, and how the system does. */
-import { get, me } from "../core/api.js";
+/** The overview: causes that need attention, and figures. */
+import { caller } from "../core/api.js";
 import { number, rate, duration, plural } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { useFallback, useLive } from "../core/live.js";
-import { usePolling, useResource } from "../core/resource.js";
+import { useGet, usePolling } from "../core/resource.js";
 import { go, href, route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useState } from "../core/view.js";
-import { Age, Empty, Meter, Place, Segmented } from "../parts/basics.js";
+import { Age, Empty, heads, Meter, Place, Segmented } from "../parts/basics.js";
 import { AttentionRow, openCause } from "../parts/attention.js";
-import { RunsChart, Spark } from "../parts/charts.js";
+import { RunsChart, Spark, WINDOWS } from "../parts/charts.js";
 import { Icon } from "../parts/icons.js";
+import { Queues } from "../parts/queues.js";
 import { Glyph } from "../parts/status.js";
 import { text } from "../parts/text.js";
 import { WorkerTiles } from "../parts/worker-tiles.js";
 
-const WINDOWS = /** @type {[string, string][]} */ ([["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]]);
 const SLOW_POLL = 15_000;
 const MOST_WORKFLOWS = 10;
 const MOST_STEPS = 5;
+
+/** @param {number[]} [values] */
+const sum = (values = []) => values.reduce((total, value) => total + value, 0);
 
 /** @param {any} stats @returns {Record<string, number>} runs by status, of all workflows */
 function totals(stats) {
@@ -31,17 +34,16 @@ function totals(stats) {
 }
 
 export function Screen() {
-  const user = me.get();
-  const confined = user !== null && user !== "signed-out" && user.confined;
-  if (confined) return html`<h1 class="sr">Overview</h1><div class="card"><${Empty} sentence="You may see some of the runs; the overview is about all of them. The list of runs shows yours." /></div>`;
+  if (caller()?.confined) return html`<h1 class="sr">Overview</h1><div class="card"><${Empty} sentence="You may see some of the runs; the overview is about all of them. The list of runs shows yours." /></div>`;
   return html`<${Overview} />`;
 }
 
 function Overview() {
-  const stats = useResource("stats", (signal) => get("_stats", {}, signal));
-  const attention = useResource("attention", (signal) => get("_attention", {}, signal));
-  const workers = useResource("workers", (signal) => get("_workers", {}, signal));
-  const queues = useResource("queues", (signal) => get("_queues", {}, signal));
+  const stats = useGet("_stats");
+  const attention = useGet("_attention");
+  const workers = useGet("_workers");
+  const queues = useGet("_queues");
+  const hour = useGet("_series", { window: "1h" });
   const [version, setVersion] = useState(-1);
   useLive("topic=overview", {
     overview(data) {
@@ -54,31 +56,32 @@ function Overview() {
     open: (again) => (again ? [stats, attention, workers, queues].forEach((each) => each.refresh()) : undefined),
   });
   useFallback(stats.refresh);
-  usePolling(() => [attention, workers, queues].forEach((each) => each.refresh()), SLOW_POLL);
-  return html`<h1 class="sr">Overview</h1><${Place} resource=${stats} rows=${2}>${(/** @type {any} */ data) => html`<${Figures} stats=${data} workers=${workers.data?.workers ?? []} attention=${attention.data} />`}<//>
-    <div class="overview"><div><${Attention} resource=${attention} /><${Rates} /></div>
-      <div><${Workflows} stats=${stats.data} /><${Queues} resource=${queues} /><${Limits} />
+  usePolling(() => [attention, workers, queues, hour].forEach((each) => each.refresh()), SLOW_POLL);
+  return html`<h1 class="sr">Overview</h1><${Place} resource=${stats} rows=${2}>${(/** @type {any} */ data) => html`<${Figures} stats=${data} workers=${workers.data?.workers ?? []} queues=${queues.data?.queues ?? []} attention=${attention.data} />`}<//>
+    <div class="overview"><div><${Attention} resource=${attention} hour=${hour.data} /><${Rates} /></div>
+      <div><${Workflows} stats=${stats.data} hour=${hour.data} /><${Queues} brief resource=${queues} /><${Limits} />
         <section class="card"><header><h2>Workers</h2><a class="right ink3" href=${href(["workers"])}>${workers.data ? plural(workers.data.workers.filter((/** @type {any} */ each) => each.alive).length, "alive", "alive") : "all"}</a></header><${Place} resource=${workers} rows=${3}>${(/** @type {any} */ data) => html`<${WorkerTiles} workers=${data.workers} />`}<//></section><${Slowest} steps=${stats.data?.slowestSteps ?? []} /></div></div>`;
 }
 
-/** @param {{stats: any, workers: any[], attention: any}} props */
-function Figures({ stats, workers, attention }) {
+/** @param {{stats: any, workers: any[], queues: any[], attention: any}} props */
+function Figures({ stats, workers, queues, attention }) {
   const runs = totals(stats);
-  const parked = attention?.groups.filter((/** @type {any} */ group) => group.kind === "parked").reduce((/** @type {number} */ sum, /** @type {any} */ group) => sum + group.count, 0) ?? 0;
+  const parked = sum(attention?.groups.map((/** @type {any} */ group) => (group.kind === "parked" ? group.count : 0)));
+  const failed = sum(Object.values(stats.errors));
+  const late = queues.find((queue) => queue.oldestDue && !queue.workers);
   /** @param {string} state @param {any} [note] */
   const figure = (state, note, wide = false) => html`<a class=${`figure s-${state} ${wide ? "wide-only" : ""}`} href=${href(["runs"], { q: `status:${state}` })}><div class="label"><${Glyph} state=${state} />${state}</div><div class="value">${number(runs[state] ?? 0)}${note}</div></a>`;
   return html`<div class="figures"><section><h2>Now</h2>${figure("active")}${figure("waiting")}${figure("paused", parked ? html`<small class="state">${number(parked)} parked</small>` : null)}</section>
-    <section><h2>Ended and kept</h2>${figure("complete", null, true)}${figure("errored")}${figure("cancelled", null, true)}${figure("terminated", null, true)}</section>
+    <section><h2>Ended and kept</h2>${figure("complete", null, true)}${figure("errored", failed ? html`<small class="state">${number(failed)} in 1 h</small>` : null)}${figure("cancelled", null, true)}${figure("terminated", null, true)}</section>
     <section><h2>Engine</h2><a class="figure" href=${href(["workers"])}><div class="label"><${Icon} name="chip" size=${14} />workers alive</div><div class="value">${number(workers.filter((each) => each.alive).length)}<small class="ink3">of ${number(workers.length)}</small></div></a>
-      <div class="figure"><div class="label"><${Icon} name="clock" size=${14} />oldest due</div><div class="value">${stats.oldestDue ? html`<${Age} at=${stats.oldestDue} />` : "–"}</div></div>
-      <div class="figure wide-only"><div class="label"><${Icon} name="list" size=${14} />due, not taken</div><div class="value">${number(stats.due)}</div></div>
+      <div class="figure"><div class="label"><${Icon} name="clock" size=${14} />oldest due</div><div class="value"><${Age} at=${stats.oldestDue} />${late ? html`<small class="state s-errored">${text(late.name, 16)}</small>` : null}</div></div>
+      <div class="figure wide-only"><div class="label"><${Icon} name="list" size=${14} />due, not claimed</div><div class="value">${number(stats.due)}</div></div>
       <div class="figure wide-only"><div class="label"><${Icon} name="play" size=${14} />started / min</div><div class="value">${rate(stats.startedPerMinute)}</div></div></section></div>`;
 }
 
-/** @param {{resource: any}} props */
-function Attention({ resource }) {
+/** @param {{resource: any, hour: any}} props */
+function Attention({ resource, hour }) {
   const [at, setAt] = useState(0);
-  const series = useResource("series 1h by workflow", (signal) => get("_series", { window: "1h" }, signal));
   const groups = resource.data?.groups ?? [];
   useKeys({
     j: () => setAt(Math.min(groups.length - 1, at + 1)), ArrowDown: () => (groups.length ? setAt(Math.min(groups.length - 1, at + 1)) : false),
@@ -89,34 +92,32 @@ function Attention({ resource }) {
   return html`<section class="card"><header><h2>Needs attention</h2><span class="ink3">${resource.data ? `${plural(groups.length, "cause")} · ${plural(resource.data.runs, "run")}` : ""}</span>
       <span class="right row ink3 small wide-only" aria-hidden="true"><kbd>J</kbd><kbd>K</kbd> move <kbd>Enter</kbd> open <kbd>A</kbd> act</span></header>
     <${Place} resource=${resource} rows=${4}>${() => (groups.length
-      ? html`<ul>${groups.map((/** @type {any} */ group, /** @type {number} */ index) => html`<${AttentionRow} group=${group.kind === "errored" ? { ...group, series: series.data?.workflows?.[group.workflowName]?.errored?.slice(-24) } : group} at=${index === at} first=${index === 0} onPoint=${() => setAt(index)} />`)}</ul>`
+      ? html`<ul>${groups.map((/** @type {any} */ group, /** @type {number} */ index) => html`<${AttentionRow} group=${group.kind === "errored" ? { ...group, series: hour?.workflows[group.workflowName]?.errored?.slice(-24) } : group} at=${index === at} first=${index === 0} onPoint=${() => setAt(index)} />`)}</ul>`
       : html`<${Empty} sentence="Nothing needs attention: no run is parked, failing or waiting for a worker." />`)}<//></section>`;
 }
 
 function Rates() {
   const { query } = useStore(route);
   const shown = query.get("window") ?? "1h";
-  const series = useResource(`series ${shown}`, (signal) => get("_series", { window: shown }, signal));
+  const series = useGet("_series", { window: shown });
   usePolling(series.refresh, SLOW_POLL);
-  const unit = series.data ? (series.data.stepMs === 60_000 ? "minute" : duration(series.data.stepMs)) : "minute";
+  const unit = duration(series.data?.stepMs ?? 6e4).replace("1 min", "minute");
   return html`<section class="card"><header><h2>Runs per ${unit}</h2><span class="legend-item"><i class="line"></i>started</span><span class="legend-item s-complete"><i></i>complete</span><span class="legend-item s-errored wide-only"><i></i>errored, below on its own scale</span>
     <span class="right"><${Segmented} label="Window of the chart" value=${shown} options=${WINDOWS} onChange=${(/** @type {string} */ window) => setQuery({ window: window === "1h" ? null : window })} /></span></header>
     <div class="panel"><${Place} resource=${series}>${(/** @type {any} */ data) => html`<${RunsChart} series=${{ ...data, from: Date.parse(data.start) }} />`}<//></div></section>`;
 }
 
-/** @param {{stats: any}} props */
-function Workflows({ stats }) {
-  const series = useResource("series 1h by workflow", (signal) => get("_series", { window: "1h" }, signal));
-  usePolling(series.refresh, SLOW_POLL);
+/** @param {{stats: any, hour: any}} props */
+function Workflows({ stats, hour }) {
   const names = Object.keys(stats?.runs ?? {});
-  const of = series.data?.workflows ?? {};
+  const of = hour?.workflows ?? {};
   /** @param {string} name */
-  const ended = (name) => (of[name]?.ended ?? []).reduce((/** @type {number} */ sum, /** @type {number} */ value) => sum + value, 0);
+  const ended = (name) => sum(of[name]?.ended);
   /** @param {string} name */
-  const failed = (name) => (of[name]?.errored ?? []).reduce((/** @type {number} */ sum, /** @type {number} */ value) => sum + value, 0);
+  const failed = (name) => sum(of[name]?.errored);
   const shown = [...names].sort((a, b) => ended(b) - ended(a) || a.localeCompare(b)).slice(0, MOST_WORKFLOWS);
   return html`<section class="card"><header><h2>Workflows</h2><a class="right ink3" href=${href(["workflows"])}>all ${names.length}</a></header>
-    <table class="table plain"><thead><tr><th scope="col">name</th><th scope="col">ended, last hour</th><th scope="col" class="num">/min</th><th scope="col" class="num">errors</th></tr></thead><tbody>${shown.map((name) => {
+    <table class="table plain">${heads("name", "ended, last hour", "/min|num", "errors|num")}<tbody>${shown.map((name) => {
       const [all, bad] = [ended(name), failed(name)];
       return html`<tr><td class="cut"><a class="mono" href=${href(["workflows", name])}>${text(name, 40)}</a></td><td><${Spark} values=${(of[name]?.ended ?? []).slice(-40)} errors=${(of[name]?.errored ?? []).slice(-40)} width=${130} label=${`runs of ${name} that ended, per minute`} /></td><td class="num">${rate(all / 60)}</td><td class=${`num ${bad && bad / all > 0.01 ? "state s-errored" : "ink3"}`}>${bad ? `${((100 * bad) / all).toFixed(1)} %` : "–"}</td></tr>`;
     })}</tbody></table>${names.length ? null : html`<${Empty} sentence="No workflow has runs yet." />`}</section>`;
@@ -125,26 +126,18 @@ function Workflows({ stats }) {
 /** The slowest steps of the latest runs. @param {{steps: any[]}} props */
 function Slowest({ steps }) {
   if (!steps.length) return null;
-  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain"><thead><tr><th scope="col">step</th><th scope="col">workflow</th><th scope="col" class="num">calls</th><th scope="col" class="num">mean</th><th scope="col" class="num">longest</th></tr></thead>
+  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain">${heads("step", "workflow", "calls|num", "mean|num", "longest|num")}
     <tbody>${steps.slice(0, MOST_STEPS).map((/** @type {any} */ step) => html`<tr><td class="mono cut">${text(step.step, 40)}</td><td class="cut"><a class="mono ink2" href=${href(["workflows", step.workflowName])}>${text(step.workflowName, 40)}</a></td><td class="num ink2">${number(step.count)}</td><td class="num nowrap">${duration(step.meanMs)}</td><td class="num ink2 nowrap">${duration(step.maxMs)}</td></tr>`)}</tbody></table></section>`;
 }
 
 function Limits() {
-  const limits = useResource("limits", (signal) => get("_limits", {}, signal));
+  const limits = useGet("_limits");
   usePolling(limits.refresh, SLOW_POLL);
   const found = limits.data?.limits ?? [];
   if (!found.length) return null;
-  return html`<section class="card"><header><h2>Limits</h2><a class="right ink3" href=${href(["flow"])}>all ${found.length}</a></header><table class="table plain"><thead><tr><th scope="col">name</th><th scope="col" colspan="2">in use</th><th scope="col" class="num">waiting</th></tr></thead>
+  return html`<section class="card"><header><h2>Limits</h2><a class="right ink3" href=${href(["flow"])}>all ${found.length}</a></header><table class="table plain">${heads("name", "in use|two-wide", "waiting|num")}
     <tbody>${found.slice(0, 6).map((/** @type {any} */ limit) => {
       const all = limit.concurrency == null ? null : limit.concurrency * Math.max(1, limit.keys);
-      return html`<tr><td class="mono cut">${text(limit.name, 40)}</td><td class="num nowrap">${number(limit.used)}${all === null ? "" : ` of ${number(all)}`}</td><td>${all === null ? html`<span class="ink3">${limit.rate ? `${number(limit.rate.count)} / ${duration(limit.rate.perMs)}` : ""}</span>` : html`<${Meter} share=${limit.used / all} state="active" />`}</td><td class=${`num ${limit.waiting ? "state s-waiting" : "ink2"}`}>${number(limit.waiting)}</td></tr>`;
+      return html`<tr><td class="mono cut">${text(limit.name, 40)}</td><td class="num nowrap">${number(limit.used)}${all === null ? "" : ` of ${number(all)}`}</td><td>${all === null ? null : html`<${Meter} share=${limit.used / all} state="active" />`}</td><td class=${`num ${limit.waiting ? "state s-waiting" : "ink2"}`}>${number(limit.waiting)}</td></tr>`;
     })}</tbody></table></section>`;
-}
-
-/** @param {{resource: any}} props */
-function Queues({ resource }) {
-  const queues = resource.data?.queues ?? [];
-  const most = Math.max(1, ...queues.map((/** @type {any} */ queue) => queue.due));
-  return html`<section class="card"><header><h2>Queues</h2><a class="right ink3" href=${href(["flow"])}>all ${queues.length}</a></header><${Place} resource=${resource} rows=${2}>${() => html`<table class="table plain"><thead><tr><th scope="col">name</th><th scope="col" colspan="2">due, not taken</th><th scope="col" class="num">oldest</th><th scope="col" class="num">workers</th></tr></thead>
-    <tbody>${queues.slice(0, 6).map((/** @type {any} */ queue) => html`<tr class=${queue.workers ? "" : "s-errored"}><td class="mono cut">${text(queue.name, 40)}</td><td class="num">${number(queue.due)}</td><td><${Meter} share=${queue.due / most} state=${queue.workers || !queue.due ? "" : "errored"} /></td><td class=${`num ${queue.workers ? "ink2" : "state"}`}>${queue.oldestDue ? html`<${Age} at=${queue.oldestDue} />` : "–"}</td><td class=${`num ${queue.workers ? "ink2" : "state"}`}>${queue.workers || "none"}</td></tr>`)}</tbody></table>`}<//></section>`;
 }

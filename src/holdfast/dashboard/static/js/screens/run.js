@@ -1,9 +1,9 @@
-/** The page of one run: why, its next move, and the tabs. */
-import { get, instancePath, may, me, post } from "../core/api.js";
+/** The page of one run: its `why`, the next action, the tabs. */
+import { caller, instancePath, may, post } from "../core/api.js";
 import { duration, moment, number } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { useFallback, useLive } from "../core/live.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { go, href, route, runHref, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect, useRef, useState } from "../core/view.js";
@@ -36,8 +36,7 @@ const TABS = {
 
 /** @param {any} meta @param {any} live */
 function tabsOf(meta, live) {
-  const user = me.get();
-  const debug = user && user !== "signed-out" && user.debug && may("debug");
+  const debug = caller()?.debug && may("debug");
   const kind = meta.kind ?? "workflow";
   return [
     ...(kind === "graph" ? [{ key: "graph", label: "Graph" }] : []),
@@ -71,26 +70,27 @@ const DETAILS_EVERY = 2000;
 const LONGEST_PAINT = 3000; // a tab that paints later than this does not hold the details back
 
 /**
- * A run for its page. The list has it at once; the position in the code, for which the server replays the run, and the
- * live stream follow after the first paint, and again at most every two seconds while the run changes.
+ * A run for its page. The first request reads the run as lists show it. The position in the code, for which the server
+ * replays the run, and the live stream follow after the first paint, and again at most every two seconds.
  * @param {string} workflow
  * @param {string} id
  */
 function useRun(workflow, id) {
-  const found = useResource(`found ${workflow}/${id}`, (signal) => get("_instances", { workflow, idPrefix: id, pageSize: 100, order: "asc" }, signal));
+  const found = useGet("_instances", { workflow, idPrefix: id, pageSize: 100, order: "asc" });
   const [ready, setReady] = useState(false);
-  const instance = useResource(ready ? `${workflow}/${id}` : null, (signal) => get(instancePath(workflow, id), {}, signal));
+  const instance = useGet(ready ? instancePath(workflow, id) : null);
   const [live, setLive] = useState(/** @type {any} */ (null));
   const [gone, setGone] = useState(false);
   const timer = useRef(/** @type {any} */ (null));
-  const kind = found.data?.instances.find((/** @type {any} */ each) => each.id === id)?.meta?.kind ?? "workflow";
+  const listed = found.data?.instances.find((/** @type {any} */ each) => each.id === id);
+  const kind = listed?.meta?.kind ?? "workflow";
   const paints = (route.get().query.get("tab") ?? (kind === "workflow" ? "timeline" : kind)) === "timeline";
   useEffect(() => {
     if (found.data === undefined && found.error === undefined) return undefined;
-    const wait = setTimeout(() => setReady(true), found.data && paints ? LONGEST_PAINT : DETAILS_DELAY);
+    const wait = setTimeout(() => setReady(true), !listed ? 0 : paints ? LONGEST_PAINT : DETAILS_DELAY);
     return () => clearTimeout(wait);
   }, [found.data !== undefined || found.error !== undefined]);
-  useLive(!ready ? null : `topic=run&workflow=${encodeURIComponent(workflow)}&id=${encodeURIComponent(id)}`, {
+  useLive(!ready || instance.error?.status === 404 ? null : `topic=run&workflow=${encodeURIComponent(workflow)}&id=${encodeURIComponent(id)}`, {
     run(data) {
       setLive(data);
       timer.current ??= setTimeout(() => {
@@ -101,12 +101,11 @@ function useRun(workflow, id) {
     gone: () => setGone(true),
   });
   useFallback(() => (instance.error?.status === 404 ? undefined : instance.refresh()));
-  const listed = found.data?.instances.find((/** @type {any} */ each) => each.id === id);
   const base = instance.data ?? (listed && { id, details: listed.details, meta: listed.meta });
   return { instance, live, gone, run: base && withLive(base, live), onPainted: () => setReady(true) };
 }
 
-/** A run with what the live stream says of it. @param {any} run @param {any} live */
+/** A run, updated with the state from the live stream. @param {any} run @param {any} live */
 function withLive(run, live) {
   if (!live || live.runNumber < run.meta.runNumber || Date.parse(live.updatedAt) < Date.parse(run.meta.updatedAt)) return run;
   const { whyParts } = run.meta;
@@ -158,7 +157,7 @@ function Loaded({ workflow, id, run, live, query, refresh, onPainted }) {
 
 const PRIMARY = ["pause", "resume", "retry", "fork", "cancel"];
 
-/** @typedef {{types: string[], done: () => void}} Parked types of outbound events that were given up */
+/** @typedef {{types: string[], done: () => void}} Parked types of parked outbound events */
 
 /** @param {{target: any, run: any, move: import("../parts/actions.js").Move | null, parked: Parked, act: (name: string) => void, refresh: () => void}} props */
 function Head({ target, run, move, parked, act, refresh }) {
@@ -166,16 +165,15 @@ function Head({ target, run, move, parked, act, refresh }) {
   const shown = PRIMARY.filter((name) => possible(name, target) && name !== move?.action);
   const rest = Object.keys(ACTIONS).filter((name) => name !== "reply" && !shown.includes(name) && possible(name, target));
   const chips = /** @type {[string, any][]} */ ([...Object.entries(meta.search ?? {}).slice(0, 4), ["run", meta.runNumber], ...(meta.version ? [["version", meta.version]] : []), ...(meta.workflowVersion ? [[meta.kind, `version ${meta.workflowVersion}`]] : []), ...(meta.nativeStatus ? [["native", meta.nativeStatus]] : []), ...(meta.queue ? [["queue", meta.queue]] : [])]);
-  const user = me.get();
   const redeliver = parked.types.length > 0 && may("manage");
   return html`<div class="run-head"><div class="row wrap"><nav class="crumbs row" aria-label="where"><a class="ink2" href=${href(["runs"])}>Runs</a><span class="ink3">/</span><a class="mono ink2 cut" href=${href(["runs"], { q: `workflow:${target.workflow}` })}>${text(target.workflow, 64)}</a><span class="ink3">/</span><h1 class="mono id cut">${text(target.id, 100)}</h1></nav>
       <${Badge} state=${runState(target.status, meta.whyParts)} /><span class="chips row wrap">${chips.map(([key, value]) => html`<span class="chip">${text(key, 40)} <b class="cut bidi">${text(typeof value === "number" ? number(value) : value, 60)}</b></span>`)}</span>
-      <span class="right row wrap actions">${user && user !== "signed-out" && user.example && meta.owner ? html`<${KillButton} target=${target} />` : null}
+      <span class="right row wrap actions">${caller()?.example && meta.owner ? html`<${KillButton} target=${target} />` : null}
         ${shown.map((name) => html`<${Button} icon=${ACTIONS[name].icon} label=${name === "fork" || name === "cancel" ? `${ACTIONS[name].label}…` : ACTIONS[name].label} onClick=${() => act(name)} />`)}
         ${rest.length ? html`<${Menu} label="More actions" items=${rest.map((name) => ({ label: `${ACTIONS[name].label}…`, icon: ACTIONS[name].icon, hint: ACTIONS[name].key, onClick: () => act(name) }))} />` : null}</span></div>
     <div class="row why-row"><div class="grow"><div class="why-head"><${WhyIcon} parts=${meta.whyParts} state=${runState(target.status, meta.whyParts)} /><span aria-live="off"><${Why} why=${meta.why ?? target.status} place=${!meta.whyParts?.position} /></span></div>
       ${meta.whyParts?.position ? html`<${Position} position=${meta.whyParts.position} step=${meta.whyParts.kind === "ended" ? meta.whyParts.name : undefined} target=${target} />` : null}
-      ${parked.types.length ? html`<div class="gave-up row state s-paused"><${Glyph} state="parked" /><span class="ink2">The outbox gave up on ${parked.types.slice(0, 3).map((type, index) => html`${index ? ", " : ""}<code>${text(type, 80)}</code>`)}${parked.types.length > 3 ? ` and ${parked.types.length - 3} more` : ""}.</span></div>` : null}</div>
+      ${parked.types.length ? html`<div class="gave-up row state s-paused"><${Glyph} state="parked" /><span class="ink2">Parked outbound events: ${parked.types.slice(0, 3).map((type, index) => html`${index ? ", " : ""}<code>${text(type, 80)}</code>`)}${parked.types.length > 3 ? ` and ${parked.types.length - 3} more` : ""}.</span></div>` : null}</div>
       ${redeliver ? html`<${Button} primary large icon="outbox" label="Redeliver…" hint="A" onClick=${() => openRedeliver(target.workflow, target.id, parked.done)} />` : null}
       ${move ? html`<${Button} primary=${!redeliver} large icon=${move.icon} label=${move.label} hint=${redeliver ? undefined : "A"} onClick=${() => takeMove(move, target, refresh)} />` : null}</div></div>`;
 }
@@ -189,9 +187,8 @@ function WhyIcon({ parts, state }) {
 
 /** The line of code at which the run waits, or that raised its error in `step`. @param {{position: {file: string, line: number}, step?: string, target: any}} props */
 function Position({ position, step, target }) {
-  const user = me.get();
-  const debug = user && user !== "signed-out" && user.debug && may("debug") && target.status !== "errored" && target.kind !== "chain" && target.kind !== "graph";
-  const stack = useResource(debug ? `${target.workflow}/${target.id} ${position.file}:${position.line}` : null, (signal) => get(instancePath(target.workflow, target.id, "stack"), {}, signal));
+  const debug = caller()?.debug && may("debug") && target.status !== "errored" && target.kind !== "chain" && target.kind !== "graph";
+  const stack = useGet(debug ? instancePath(target.workflow, target.id, "stack") : null, {}, `${position.file}:${position.line}`);
   const frame = stack.data?.tasks?.flatMap((/** @type {any} */ task) => task.frames).find((/** @type {any} */ each) => each.line === position.line && each.file.endsWith(position.file.split("/").pop()));
   return html`<div class="position mono row"><a class="link" href=${runHref(target.workflow, target.id, { tab: "code" })}>${text(position.file, 200)}:${position.line}</a>${step ? html`<span class="ink3 cut">in step ${text(step, 100)}</span>` : null}${frame?.source ? html`<span class="ink3">${position.line}</span><span class="cut"><${Source} text=${frame.source} /></span>` : null}</div>`;
 }

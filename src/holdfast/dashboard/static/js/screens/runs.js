@@ -1,19 +1,19 @@
 /** The list of runs of all workflows: filter, live rows, selection. */
 import { announce } from "../core/announce.js";
-import { get, may, me, serverNow } from "../core/api.js";
+import { caller, get, may, serverNow } from "../core/api.js";
 import { filterText, listQuery, parseFilter, STATUSES, withCondition } from "../core/filter.js";
 import { number, plural } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { useFallback, useLive } from "../core/live.js";
 import { preferences, setPreferences } from "../core/prefs.js";
-import { useResource } from "../core/resource.js";
+import { useGet, useResource } from "../core/resource.js";
 import { go, href, route, runHref, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { html, useMemo, useRef, useState } from "../core/view.js";
+import { html, useEffect, useMemo, useRef, useState } from "../core/view.js";
 import { nextMove, takeMove } from "../parts/actions.js";
 import { Button, Empty, Loading, Problem, Segmented } from "../parts/basics.js";
 import { BulkBar } from "../parts/bulk.js";
-import { HistogramStrip } from "../parts/charts.js";
+import { HistogramStrip, WINDOWS } from "../parts/charts.js";
 import { Icon } from "../parts/icons.js";
 import { Menu } from "../parts/menu.js";
 import { COLUMNS, RunTable, targetOf } from "../parts/run-table.js";
@@ -25,7 +25,6 @@ import { TokenBox } from "../parts/token-box.js";
 /** @typedef {import("../core/filter.js").Condition} Condition */
 
 const PAGE_SIZE = 50;
-const WINDOWS = /** @type {[string, string][]} */ ([["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]]);
 
 /** @type {[string, string][]} */
 const VIEWS = [["All runs", ""], ["Failed, last hour", "status:errored ended:1h"], ["Waiting", "status:waiting"], ["Paused and parked", "status:paused"]];
@@ -47,7 +46,7 @@ function useRuns(query) {
   });
   const live = new URLSearchParams(query);
   live.set("topic", "instances");
-  useLive(`${live}`, {
+  useLive(list.error?.status === 400 ? null : `${live}`, {
     reset: (data) => merge(data.instances),
     rows(data) {
       merge(data.changed ?? []);
@@ -71,11 +70,10 @@ function useRuns(query) {
   return { list, newer, gone, again: () => setTurn(turn + 1) };
 }
 
-/** What the filter box offers. @param {any[]} rows */
+/** Completions of the filter box. @param {any[]} rows */
 function useVocabulary(rows) {
-  const user = me.get();
-  const all = user && user !== "signed-out" && !user.confined;
-  const stats = useResource(all ? "stats" : null, (signal) => get("_stats", {}, signal));
+  const all = caller()?.confined === false;
+  const stats = useGet(all ? "_stats" : null);
   const vocabulary = useMemo(() => {
     /** @type {Record<string, Set<string>>} */
     const values = { workflow: new Set(Object.keys(stats.data?.runs ?? {})), status: new Set(STATUSES), error: new Set(Object.keys(stats.data?.errors ?? {})), since: new Set(["5min", "1h", "24h", "7d"]), ended: new Set(["5min", "1h", "24h"]), queue: new Set(), version: new Set() };
@@ -83,7 +81,7 @@ function useVocabulary(rows) {
       values.workflow.add(run.workflowName);
       if (run.meta?.queue) values.queue.add(run.meta.queue);
       if (run.meta?.version) values.version.add(run.meta.version);
-      for (const [key, value] of Object.entries(run.meta?.search ?? {})) (values[key] ??= new Set()).add(String(value).slice(0, 60));
+      for (const [key, value] of Object.entries(run.meta?.search ?? {})) if (!(key in {})) (values[key] ??= new Set()).add(String(value).slice(0, 60));
     }
     return Object.fromEntries(Object.entries(values).map(([key, set]) => [key, [...set].sort()]));
   }, [stats.data, rows]);
@@ -118,6 +116,7 @@ export function Screen() {
   }, [query.get("q"), cursor, query.get("order")]);
   const { list, newer, gone, again } = useRuns(request);
   const rows = list.data?.instances ?? [];
+  useEffect(() => scrollTo(0, 0), [query.get("q"), cursor]);
   const { vocabulary, stats } = useVocabulary(rows);
   const [selected, setSelected] = useState(/** @type {Set<string>} */ (new Set()));
   const [whole, setWhole] = useState(false);
@@ -208,10 +207,9 @@ function ColumnMenu({ columns, rows }) {
 /** @param {{conditions: Condition[]}} props */
 function Histogram({ conditions }) {
   const { query } = useStore(route);
-  const user = me.get();
   const shown = query.get("window") ?? "1h";
   const workflow = conditions.find((condition) => condition.key === "workflow")?.value ?? "";
-  const series = useResource(user && user !== "signed-out" && !user.confined ? `${shown} ${workflow}` : null, (signal) => get("_series", { window: shown, workflow }, signal));
+  const series = useGet(caller()?.confined === false ? "_series" : null, { window: shown, workflow });
   if (!series.data) return null;
   return html`<figure class="strip"><div class="row between"><figcaption class="ink3 small">${workflow ? html`runs of <code>${text(workflow, 64)}</code>` : "runs of all workflows"}, by time of start and end</figcaption>
     <${Segmented} label="Window of the chart" value=${shown} options=${WINDOWS} onChange=${(/** @type {string} */ window) => setQuery({ window })} /></div>

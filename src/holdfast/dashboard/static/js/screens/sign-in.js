@@ -1,6 +1,6 @@
 /** The page that asks for a token. The token goes to the server once and is kept nowhere in the browser. */
 import { loadMe, me, post, remove } from "../core/api.js";
-import { html, useState } from "../core/view.js";
+import { html, onText, useState } from "../core/view.js";
 import { Button, Problem } from "../parts/basics.js";
 import { Logo } from "../parts/icons.js";
 
@@ -19,7 +19,7 @@ export function SignIn() {
     }
   }
   return html`<main class="sign-in"><form class="card" onSubmit=${signIn}><div class="brand"><${Logo} />Holdfast</div>
-    <label class="field"><span>Token <em>of a viewer, an operator or an admin</em></span><input class="input mono" type="password" autocomplete="current-password" autofocus value=${token} onInput=${(/** @type {any} */ event) => setToken(event.target.value)} /></label>
+    <label class="field"><span>Token <em>of a viewer, an operator or an admin</em></span><input class="input mono" type="password" autocomplete="current-password" autofocus value=${token} onInput=${onText(setToken)} /></label>
     ${problem ? html`<${Problem} error=${problem} />` : null}<${Button} primary label="Sign in" onClick=${() => void signIn()} /></form></main>`;
 }
 

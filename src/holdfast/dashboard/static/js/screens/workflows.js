@@ -1,12 +1,12 @@
 /** The definitions: their params as a form, their events, their shape, their runs by version. */
-import { get, may } from "../core/api.js";
+import { may } from "../core/api.js";
 import { useNow } from "../core/clock.js";
 import { number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useGet } from "../core/resource.js";
 import { href, route } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { html, useState } from "../core/view.js";
-import { Button, Empty, Place } from "../parts/basics.js";
+import { html, onText, useState } from "../core/view.js";
+import { Button, Empty, heads, Place } from "../parts/basics.js";
 import { GraphView } from "../parts/graph-view.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
@@ -20,14 +20,14 @@ const ICONS = /** @type {Record<string, string>} */ ({ workflow: "code", chain: 
 
 export function Screen() {
   const { path } = useStore(route);
-  const definitions = useResource("definitions", (signal) => get("_definitions", {}, signal));
-  const stats = useResource("stats", (signal) => get("_stats", {}, signal));
+  const definitions = useGet("_definitions");
+  const stats = useGet("_stats");
   const [typed, setTyped] = useState("");
   return html`<h1 class="sr">Workflows</h1><${Place} resource=${definitions}>${(/** @type {any} */ data) => {
     const shown = data.workflows.filter((/** @type {any} */ each) => each.name.toLowerCase().includes(typed.toLowerCase()));
     const chosen = data.workflows.find((/** @type {any} */ each) => each.name === path[1]) ?? shown[0];
     if (!data.workflows.length) return html`<${Empty} sentence="This app defines no workflows." command="@app.workflow" />`;
-    return html`<div class=${`two ${path[1] ? "open" : ""}`}><section class="card list"><header><input class="input" type="search" aria-label="Find a workflow" placeholder="Find a workflow" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} /></header>
+    return html`<div class=${`two ${path[1] ? "open" : ""}`}><section class="card list"><header><input class="input" type="search" aria-label="Find a workflow" placeholder="Find a workflow" value=${typed} onInput=${onText(setTyped)} /></header>
       ${shown.map((/** @type {any} */ each) => html`<a href=${href(["workflows", each.name])} aria-current=${each === chosen ? "page" : undefined}><${Icon} name=${ICONS[each.kind] ?? "code"} size=${14} class="ink3" /><span class="mono cut grow">${text(each.name, 64)}</span><span class="ink3">${stats.data?.runs?.[each.name] ? number(Object.values(stats.data.runs[each.name]).reduce((sum, count) => Number(sum) + Number(count), 0)) : ""}</span></a>`)}</section>
       ${chosen ? html`<${Definition} key=${chosen.name} definition=${chosen} runs=${stats.data?.runs?.[chosen.name]} />` : html`<${Empty} sentence="No workflow has this name." />`}</div>`;
   }}<//>`;
@@ -37,7 +37,7 @@ export function Screen() {
 function Definition({ definition, runs }) {
   const now = useNow();
   const events = Object.entries(definition.events ?? {});
-  const versions = useResource(`versions ${definition.name}`, (signal) => get("_versions", { workflow: definition.name }, signal));
+  const versions = useGet("_versions", { workflow: definition.name });
   return html`<section class="card"><header><a class="narrow-only icon-button" aria-label="All workflows" href=${href(["workflows"])}><${Icon} name="left" /></a><${Icon} name=${ICONS[definition.kind] ?? "code"} /><h2 class="mono">${text(definition.name, 64)}</h2><span class="ink3">${definition.kind}${definition.version ? `, version ${definition.version}` : ""}${definition.pinned ? ", pinned" : ""}</span><span class="right row"><a class="button" href=${href(["runs"], { q: `workflow:${definition.name}` })}>Runs</a>${may("create") ? html`<${Button} primary icon="play" label="Start a run…" hint="N" onClick=${() => openStart(definition.name)} />` : null}</span></header>
     ${definition.doc ? html`<div class="section"><p class="ink2 doc">${text(definition.doc, 2000)}</p></div>` : null}
     ${runs ? html`<div class="section"><h3>Runs</h3><div class="row wrap">${Object.entries(runs).map(([status, count]) => html`<a class="chip" href=${href(["runs"], { q: `workflow:${definition.name} status:${status}` })}><${Status} state=${status} /> <b>${number(count)}</b></a>`)}</div></div>` : null}
@@ -52,6 +52,6 @@ function Definition({ definition, runs }) {
 function Fields({ schema }) {
   const field = fieldOf(schema ?? {});
   const fields = field.fields ?? [{ ...field, key: "value" }];
-  return html`<table class="table plain"><thead><tr><th scope="col">field</th><th scope="col">type</th><th scope="col">default</th><th scope="col" class="wide-only">about</th></tr></thead><tbody>${fields.map((each) => html`<tr><td class="mono">${text(each.key, 60)}</td><td class="ink2">${text([each.hint, (each.choices ?? []).join(", "), (each.fields ?? []).map((inner) => inner.key).join(", ")].filter(Boolean).join(" "), 160)}</td><td class="mono">${each.initial === undefined ? "–" : text(JSON.stringify(each.initial), 80)}</td><td class="ink2 wide-only">${text(each.description ?? "", 200)}</td></tr>`)}</tbody></table>
+  return html`<table class="table plain">${heads("field", "type", "default", "about|wide-only")}<tbody>${fields.map((each) => html`<tr><td class="mono">${text(each.key, 60)}</td><td class="ink2">${text([each.hint, (each.choices ?? []).join(", "), (each.fields ?? []).map((inner) => inner.key).join(", ")].filter(Boolean).join(" "), 160)}</td><td class="mono">${each.initial === undefined ? "–" : text(JSON.stringify(each.initial), 80)}</td><td class="ink2 wide-only">${text(each.description ?? "", 200)}</td></tr>`)}</tbody></table>
     <details><summary class="ink3 small">JSON schema</summary><${Json} value=${schema} /></details>`;
 }
