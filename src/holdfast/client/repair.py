@@ -178,10 +178,7 @@ class Repair:
         request = RestartRun(row.workflow, row.instance_id, expires_ms, expiry, options.encode(), units, run, line)
         result = await self._store.control(request, audit("restart", reason))
         require_found(row.workflow, row.instance_id, result.run)
-        self._hub.affected(result.affected)
-        self._hub.signal(row.run, None)
-        self._hub.ended(row.run, None)
-        self._hub.work()
+        self._hub.affected(result.affected)  # a refused request ended no run: the turn of the current run goes on
         return result
 
     # --- resolve
