@@ -18,11 +18,11 @@ from holdfast.store.postgres import prune
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import PrunePosition, PruneRuns
 
-from .workload import Expected, expected_of, number_of
+from .workload import COUNTER, STARTED, Expected, expected_of, number_of
 
 _NOW = "SELECT (extract(epoch FROM now()) * 1000)::bigint"
 _OLD = """
-SELECT id, workflow, instance_id, current, status, output FROM holdfast.holdfast_run
+SELECT id, workflow, instance_id, current, status, output, completed_at FROM holdfast.holdfast_run
  WHERE status IN ('complete', 'errored', 'terminated', 'cancelled')
    AND completed_at <= $1
    AND NOT EXISTS (SELECT FROM holdfast.holdfast_outlet WHERE run = id)
@@ -44,10 +44,14 @@ SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'
 
 
 class Auditor(DatabaseProbe):
-    def __init__(self, server: Server, database: str, *, age: float, deleting: bool = True) -> None:
-        """``age``: seconds after its end at which a run is deleted. ``deleting``: False to check runs and keep them."""
+    def __init__(self, server: Server, database: str, finished: Path, *, age: float, deleting: bool = True) -> None:
+        """``finished``: the file of the runs that the client has finished with; others that it started are kept.
+
+        ``age``: seconds after its end at which a run is deleted. ``deleting``: False to check runs and keep them.
+        """
         super().__init__(server, database, application=RETENTION)
         self.deleted = 0
+        self._finished = finished
         self._age = age
         self._deleting = deleting
         self._correct: set[tuple[str, str]] = set()
@@ -65,12 +69,27 @@ class Auditor(DatabaseProbe):
         now, age_ms = await connection.fetchval(_NOW), round(age * 1000)
         # The same bound as in ``_prune``: a run that is deleted but not listed here would count as lost.
         old = await connection.fetch(_OLD, now - age_ms)
+        # A client that repeats a start or a read whose reply was lost must find the run, as with a long retention.
+        if needed := self._needed(old):
+            age_ms = now - min(needed) + 1
+            old = [row for row in old if row["completed_at"] <= now - age_ms]
         fresh = [row for row in old if row["current"] and (row["workflow"], row["instance_id"]) not in self._correct]
         await self._check(connection, fresh)
         if not self._deleting:
             return 0
         await connection.execute(_DELETE_LEDGER, [row["instance_id"] for row in fresh])
         return sum([await _prune(connection, status, now, age_ms) for status in Status if status.terminal])
+
+    def _needed(self, old: Sequence[Any]) -> list[int]:
+        """When those of these runs ended that the client has started and not finished with."""
+        finished = _lines(self._finished)
+        return [
+            row["completed_at"]
+            for row in old
+            if row["current"]
+            and row["workflow"] in (*STARTED, COUNTER)
+            and (row["workflow"], row["instance_id"]) not in finished
+        ]
 
     async def _check(self, connection: asyncpg.Connection[Any], rows: Sequence[Any]) -> None:
         ids = [row["id"] for row in rows]
@@ -100,7 +119,7 @@ class Auditor(DatabaseProbe):
     async def check_at_end(self, acknowledged: Path) -> int:
         """Check that every acknowledged run has its expected end, and no row is left; returns the number of runs."""
         await self.sweep(age=0)
-        started = {tuple(line.split()) for line in acknowledged.read_text().splitlines()}
+        started = _lines(acknowledged)
         lost = sorted(started - self._correct)
         assert not lost, f"lost {len(lost)} of {len(started)}: {lost[:5]}; {await self.open_runs()} runs are open"
         assert not self.forbidden()
@@ -138,6 +157,12 @@ def _check_one(row: Any, expected: Expected, events: Sequence[tuple[str, Any]], 
     if row["workflow"] != "counter":  # the number of its events depends on the length of the soak
         assert sorted(events, key=str) == sorted(expected.events, key=str), f"{run} received {events}"
     assert delivered == expected.outbox, f"{run} has {delivered} outbound events"
+
+
+def _lines(file: Path) -> set[tuple[str, ...]]:
+    """The runs in a file of the client, which may be writing the last line."""
+    written = file.read_text() if file.exists() else ""
+    return {tuple(line.split()) for line in written[: written.rfind("\n") + 1].splitlines()}
 
 
 def _value(stored: bytes | None) -> Any:

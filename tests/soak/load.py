@@ -1,6 +1,7 @@
 """The client: starts runs at a fixed rate, sends events, asks, lists runs and makes control requests.
 
-The client keeps only open runs in memory. Each acknowledged start is a line in a file.
+The client keeps only open runs in memory. Two files have a line for each acknowledged start, and for each run of which
+the client has read the end: only those are deleted, however long the client's connection was interrupted.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _SURE = 120.0
 
 
 class Load:
-    def __init__(self, app: Holdfast, acknowledged: Path, *, rate: float, seed: int) -> None:
+    def __init__(self, app: Holdfast, acknowledged: Path, finished: Path, *, rate: float, seed: int) -> None:
         """``rate``: runs that are started per second."""
         self._app = app
         self._acknowledged = acknowledged
+        self._finished = finished
         self._pause = 1 / rate
         self._rng = random.Random(seed)
         self._open_runs = asyncio.Semaphore(_MAX_OPEN)
@@ -46,18 +48,15 @@ class Load:
     async def _one(self, workflow: str, n: int) -> None:
         try:
             run = await retry_until_available(lambda: self._app.start(workflow, n, id=id_of(workflow, n)))
-            self._note(workflow, run.id)
+            _note(self._acknowledged, workflow, run.id)
             if workflow == "steered":
                 await self._steer(run, steering_of(n), n)
             else:
                 await self._send_all(run, workflow, n)
                 await self._read(run, workflow, n)
+            _note(self._finished, workflow, run.id)
         finally:
             self._open_runs.release()
-
-    def _note(self, workflow: str, instance_id: str) -> None:
-        with self._acknowledged.open("a") as file:
-            file.write(f"{workflow} {instance_id}\n")
 
     async def _send_all(self, run: Handle[Any], workflow: str, n: int) -> None:
         """Send each event of a run twice with the same id: it must be delivered once."""
@@ -97,7 +96,7 @@ class Load:
     async def _count(self, stop: asyncio.Event) -> None:
         """Send numbers to a run that repeatedly continues as new, until ``stop`` is set; check their sum."""
         run = await retry_until_available(lambda: self._app.start(COUNTER, [0, 0], id=id_of(COUNTER, 0)))
-        self._note(COUNTER, run.id)
+        _note(self._acknowledged, COUNTER, run.id)
         last = 0
         while not stop.is_set():
             last += 1
@@ -106,6 +105,7 @@ class Load:
         await retry_until_available(lambda: run.send_event("stop", id="stop"))
         result = await retry_until_available(lambda: run.result(timeout=_SURE))
         assert result == [last, last * (last + 1) // 2], f"the sum of {last} numbers is {result}"
+        _note(self._finished, COUNTER, run.id)
 
     async def _query(self, stop: asyncio.Event) -> None:
         """Repeat the queries of a dashboard."""
@@ -114,3 +114,8 @@ class Load:
             await retry_until_available(lambda: self._app.list("versioned", search={"lot": "lot 3"}))
             await retry_until_available(self._app.workers)
             await asyncio.sleep(1)
+
+
+def _note(file: Path, workflow: str, instance_id: str) -> None:
+    with file.open("a") as lines:
+        lines.write(f"{workflow} {instance_id}\n")

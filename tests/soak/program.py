@@ -26,8 +26,8 @@ def work(*, url: str, counts: str, plants: tuple[str, ...], **worker: Any) -> No
     asyncio.run(_work(url, Path(counts), plants, worker))
 
 
-def feed(*, url: str, counts: str, acknowledged: str, rate: float, seed: int) -> None:
-    asyncio.run(_feed(url, Path(counts), Path(acknowledged), rate, seed))
+def feed(*, url: str, counts: str, acknowledged: str, finished: str, rate: float, seed: int) -> None:
+    asyncio.run(_feed(url, Path(counts), Path(acknowledged), Path(finished), rate, seed))
 
 
 async def _work(url: str, counts: Path, plants: tuple[str, ...], worker: dict[str, Any]) -> None:
@@ -40,9 +40,9 @@ async def _work(url: str, counts: Path, plants: tuple[str, ...], worker: dict[st
         await stop.wait()
 
 
-async def _feed(url: str, counts: Path, acknowledged: Path, rate: float, seed: int) -> None:
+async def _feed(url: str, counts: Path, acknowledged: Path, finished: Path, rate: float, seed: int) -> None:
     stop = _told_to_stop()
-    load = Load(make_app(url), acknowledged, rate=rate, seed=seed)
+    load = Load(make_app(url), acknowledged, finished, rate=rate, seed=seed)
     async with _counting(counts):
         await load.run(stop)
 

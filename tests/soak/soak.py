@@ -51,7 +51,7 @@ class Size:
     fault_every: float = 8
     sample_every: float = 4
     kept: float = 20
-    """Seconds until a run that has ended is deleted."""
+    """Seconds until a run that has ended is deleted, if the client has finished with it and all that ended before."""
     calm: float = 120
     """Seconds within which all runs must end after the load has stopped."""
     plants: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Soak:
         async with make_app(self._server.url(self._database)).connect():
             pass  # creates the schema
         deleting = "retention" not in self._size.plants
-        self._auditor = Auditor(self._server, self._database, age=self._size.kept, deleting=deleting)
+        self._auditor = Auditor(self._server, self._database, self._finished, age=self._size.kept, deleting=deleting)
         stack.push_async_callback(self._auditor.close)
         await self._auditor.execute(TABLES + GUARDS)
         probe = DatabaseProbe(self._server, self._database)
@@ -142,6 +142,7 @@ class Soak:
             url=self._server.url(self._database, sockets=self._client.sockets),
             counts=str(self._counts(CLIENT)),
             acknowledged=str(self._acknowledged),
+            finished=str(self._finished),
             rate=self._size.rate,
             seed=self._seed,
         )
@@ -149,6 +150,10 @@ class Soak:
     @property
     def _acknowledged(self) -> Path:
         return self._folder / "acknowledged"
+
+    @property
+    def _finished(self) -> Path:
+        return self._folder / "finished"
 
     def _counts(self, name: str) -> Path:
         return self._folder / f"{name}.counts"
