@@ -141,3 +141,38 @@ async def test_invalid_options_are_refused(opened: Open) -> None:
                 app.bulk(Filter(), rate=rate)  # type: ignore[arg-type]
         with pytest.raises(InvalidOptionError):
             await app.bulk(Filter()).sample(0)
+
+
+async def test_a_bulk_retry_of_a_fork_starts_the_child_of_its_origin_again(opened: Open) -> None:
+    app, broken = Holdfast("sqlite://"), [True]
+
+    @app.workflow(name="child")
+    async def child(ctx: Context) -> str:
+        return str((await ctx.wait_for_event("go", type="go")).payload)
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> str:
+        started = await ctx.spawn(child, id="c")
+
+        async def work() -> None:
+            if broken:
+                raise KeyError("broken")
+
+        await ctx.do("work", work, retry=ONCE)
+        return await started.result()
+
+    async with opened(app) as h:
+        origin = await h.start(flow, id="o")
+        await h.run_until_idle()
+        broken.clear()
+        fork = await origin.fork(before="work", id="f")
+        await h.run_until_idle()
+        ended = [(await (await app.get(*pid)).status()).status for pid in (("flow", "f"), ("child", "c"))]
+
+        assert ended == ["errored", "terminated"]
+        assert await app.bulk(Filter(id_prefix="f")).retry() == BulkResult(done=1)
+        await h.run_until_idle()
+        await (await app.get(child, "c")).send_event("go", "went")
+        await h.run_until_idle()
+        assert await fork.result(timeout=5) == "went"
+        assert (await origin.status()).status == "errored"

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from holdfast.client.bulk import BulkResult, batch_size
 from holdfast.core import codec
 from holdfast.core.filters import Filter, FilteredRun
-from holdfast.core.model import DEFAULT_QUEUE, Status
+from holdfast.core.model import DEFAULT_QUEUE, Status, StepType
 from holdfast.store.protocol import (
     Audit,
     ContinueRun,
     ControlResult,
+    FactState,
     NewBulkJob,
     RecordAction,
     RestartRun,
@@ -74,7 +75,7 @@ class WatchedAction:
     asked: dict[str, list[int]] = field(default_factory=dict)
     """The times of the requests, by instance."""
     retried_with_parent: set[str] = field(default_factory=set)
-    """Children that may have been retried with a parent."""
+    """Children that may have been retried with a parent, or with a fork of the parent."""
     created: Counter[str] = field(default_factory=Counter)
     """The number of new runs, by instance."""
     sent: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -122,10 +123,20 @@ class BulkWatch:
         """The stored jobs, by id."""
         self._changed: set[str] = set()
         """Ids of instances whose runs have changed since the last look."""
+        self._pids: dict[int, str] = {}
+        """The pid of each run that was ever created."""
+        self._parents: dict[str, set[int]] = {}
+        """For each child, by pid: the runs in whose histories its start is recorded, also those that were deleted."""
 
     def changed(self, instance: str) -> None:
         if self._open:
             self._changed.add(instance)
+
+    def created(self, run: int, workflow: str, instance: str) -> None:
+        self._pids[run] = f"{workflow}/{instance}"
+
+    def started(self, run: int, child: str) -> None:
+        self._parents.setdefault(child, set()).add(run)
 
     @property
     def resumed(self) -> int:
@@ -254,8 +265,9 @@ class BulkWatch:
     ) -> Iterator[str]:
         pid = f"{request.workflow}/{request.instance_id}"
         action.asked.setdefault(pid, []).append(self._now_ms())
-        if action.action == "retry" and self._has_fitting_parent(action, run):
+        if action.action == "retry" and self._is_retried_with_parent(action, pid):
             action.retried_with_parent.add(pid)
+            yield from self._check_child(action, request, answer, run)
             return
         if answer.run is None or run is None or answer.refused:
             return
@@ -281,18 +293,30 @@ class BulkWatch:
             if action.action != "restart" or lines[0][0] not in action.lines:
                 yield f"{action} acted on run {run} of {pid}, which did not fit its filter"
 
-    def _has_fitting_parent(self, action: WatchedAction, run: int | None) -> bool:
-        """True if the retry of an ancestor of the run may let it continue."""
-        sql = (
-            "SELECT p.id, p.workflow || '/' || p.instance_id FROM holdfast_run AS r "
-            "JOIN holdfast_run AS p ON p.id = r.parent_run WHERE r.id = ?"
-        )
-        while run is not None:
-            parents = self._rows(sql, run)
-            if any(pid in action.ever for _, pid in parents):
+    def _is_retried_with_parent(self, action: WatchedAction, pid: str) -> bool:
+        """True if the start of the instance is recorded in a run that fitted, or in one that is retried with such a run.
+
+        The recorded starts decide, not the run that started the instance: a fork and a retry have copies of them, and
+        wait for the children of their origin.
+        """
+        open_pids, known = [pid], {pid}
+        while open_pids:
+            parents = self._parents.get(open_pids.pop(), set())
+            if not parents.isdisjoint(action.runs):
                 return True
-            run = parents[0][0] if parents else None
+            new = {self._pids[run] for run in parents} - known
+            known |= new
+            open_pids += new
         return False
+
+    def _check_child(
+        self, action: WatchedAction, request: Any, answer: ControlResult, run: int | None
+    ) -> Iterator[str]:
+        """A child begins again only if it was terminated or cancelled."""
+        if isinstance(request, RestartRun) and run is not None and answer.run is not None and not answer.refused:
+            [(status,)] = self._rows("SELECT status FROM holdfast_run WHERE id = ?", run)
+            if status not in (Status.TERMINATED, Status.CANCELLED):
+                yield f"{action} restarted the child {request.instance_id}, which was {status}"
 
     def _check_end(self, action: WatchedAction, result: BulkResult, errors: Sequence[Any]) -> Iterator[str]:
         if action.ended:
@@ -357,7 +381,7 @@ def _id(pid: str) -> str:
 
 
 def create_bulk_triggers(connection: Any, watch: BulkWatch) -> None:
-    """Let triggers report the instances whose current runs change."""
+    """Let triggers report the instances whose current runs change, all runs, and the recorded starts of children."""
     connection.create_scalar_function("bulk_changed", watch.changed, 1, deterministic=False)
     for name, event, row in (
         ("inserted", "INSERT", "new"),
@@ -368,3 +392,14 @@ def create_bulk_triggers(connection: Any, watch: BulkWatch) -> None:
             f"CREATE TEMP TRIGGER bulk_{name} AFTER {event} ON holdfast_run "
             f"BEGIN SELECT bulk_changed({row}.instance_id); END"
         )
+    connection.create_scalar_function("bulk_created", watch.created, 3, deterministic=False)
+    connection.create_scalar_function("bulk_started", watch.started, 2, deterministic=False)
+    connection.execute(
+        "CREATE TEMP TRIGGER bulk_created AFTER INSERT ON holdfast_run "
+        "BEGIN SELECT bulk_created(new.id, new.workflow, new.instance_id); END"
+    )
+    connection.execute(
+        f"CREATE TEMP TRIGGER bulk_started AFTER INSERT ON holdfast_fact WHEN new.kind = '{StepType.CHILD}' "
+        f"AND new.state = {FactState.START:d} AND new.ok AND new.name NOTNULL "
+        "BEGIN SELECT bulk_started(new.run, new.name); END"
+    )
