@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from apps import MakeApp
 from driving import until, until_status
-from holdfast import BulkResult, Context, Filter, Holdfast, WorkerConfig
+from holdfast import AuditRecord, BulkResult, Context, Filter, Handle, Holdfast, WorkerConfig
 from holdfast.client import bulk_jobs, bulk_work
-from holdfast.client.bulk import act_on
+from holdfast.client.bulk import BulkError, Visits, act_on
 from holdfast.client.bulk_work import BulkWork
-from holdfast.errors import StoreError
-from holdfast.store.protocol import BulkJobById, TakeBulkJobs
+from holdfast.errors import AppClosedError, StoreError
+from holdfast.store.protocol import BulkJobById, RunRecord, TakeBulkJobs
 
 IDS = ["a", "b", "c"]
 
@@ -111,6 +113,248 @@ async def test_an_interrupted_job_counts_the_instances_that_do_not_match_any_mor
         assert (job.total, job.result) == (3, BulkResult(done=3))
         records = [record for record in (await app.audit()).items if record.reason == "tidy"]
         assert [(record.action, record.outcome) for record in records] == [(action, "done")] * 3
+
+
+def _crash_after_batch(app: Holdfast, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+    """Let the first process of a job die after its first batch; ``work`` is done before another one takes it up."""
+    app._opened().client.bulk_jobs.lease_ms = 1
+    save, crashes = BulkWork._save, [StoreError("the connection is lost")]
+
+    async def crash_once(bulk_work: BulkWork, **options: Any) -> bool:
+        if crashes and bulk_work._progress.batch is None:
+            error = crashes.pop()
+            await work()
+            raise error
+        return await save(bulk_work, **options)
+
+    monkeypatch.setattr(BulkWork, "_save", crash_once)
+
+
+def _crash_before_batch(app: Holdfast, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+    """Let the first process of a job die before it acts; ``work`` is done before another one takes it up."""
+    app._opened().client.bulk_jobs.lease_ms = 1
+    act_on, crashes = bulk_work.act_on, [StoreError("the connection is lost")]
+
+    async def crash_once(*args: Any) -> BulkResult:
+        if crashes:
+            error = crashes.pop()
+            await work()
+            raise error
+        return await act_on(*args)
+
+    monkeypatch.setattr(bulk_work, "act_on", crash_once)
+
+
+async def _ended(app: Holdfast, id: str) -> Any:
+    """Wait for the end of a job, and return it."""
+
+    async def job() -> Any:
+        job = await app._opened().client.bulk_jobs.get(id)
+        return job if job is not None and job.ended_at is not None else None
+
+    return await until(job, seconds=20)
+
+
+async def test_an_interrupted_bulk_event_without_reason_counts_the_runs_that_it_ended(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = _app(make_app)
+    async with app:
+        runs = [await app.start("flow", id=name) for name in IDS]
+        for run in runs:
+            await until_status(run, "waiting")
+
+        async def all_have_ended() -> None:
+            assert [await run.result("20 seconds") for run in runs] == [0, 0, 0]
+
+        _crash_after_batch(app, monkeypatch, all_have_ended)
+        jobs = app._opened().client.bulk_jobs
+        id_ = await jobs.create("send_event", [Filter(workflow="flow")], {"type": "go", "payload": "end"})
+
+        assert (await _ended(app, id_)).result == BulkResult(done=3)
+
+
+async def test_an_interrupted_job_finds_its_record_among_many_later_ones(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        runs = [await app.start("flow", id=name) for name in IDS]
+
+        async def record_more() -> None:
+            with app.acting_as("ann"):
+                for _ in range(45):
+                    await runs[0].send_event("note")
+
+        _crash_after_batch(app, monkeypatch, record_more)
+        id_ = await app._opened().client.bulk_jobs.create("pause", [Filter(workflow="flow")], {"reason": "job"})
+
+        assert (await _ended(app, id_)).result == BulkResult(done=3)
+        records = [record.action async for record in _records(app)]
+        assert (records.count("pause"), records.count("send_event")) == (3, 45)
+
+
+async def _records(app: Holdfast) -> AsyncIterator[AuditRecord]:
+    cursor, first = None, True
+    while first or cursor is not None:
+        page = await app.audit(cursor=cursor)
+        cursor, first = page.cursor, False
+        for record in page.items:
+            yield record
+
+
+@pytest.mark.parametrize("action", ["terminate", "pause", "restart", "send_event"])
+@pytest.mark.parametrize("tenant", ["globex", "acme"])
+async def test_an_interrupted_job_skips_an_instance_that_was_created_again(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tenant: str, action: str
+) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        runs = [await app.start("flow", id=name, search={"tenant": "acme"}) for name in IDS]
+
+        async def create_again() -> None:
+            await runs[0].terminate()
+            await runs[0].delete()
+            await app.start("flow", id=IDS[0], search={"tenant": tenant})
+
+        _crash_before_batch(app, monkeypatch, create_again)
+        jobs, arguments = app._opened().client.bulk_jobs, {"reason": "job", "type": "note"}
+        id_ = await jobs.create(action, [Filter(search={"tenant": "acme"})], arguments)
+
+        assert (await _ended(app, id_)).result == BulkResult(done=2, skipped=1)
+        records = [record async for record in _records(app) if record.reason == "job"]
+        assert sorted(record.target for record in records) == ["flow/b", "flow/c"]
+
+
+async def test_an_interrupted_job_skips_an_instance_that_no_longer_matches(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        runs = [await app.start("flow", id=name) for name in IDS]
+        for run in runs:
+            await run.pause()
+
+        async def resume_one() -> None:
+            await runs[1].resume()
+
+        _crash_before_batch(app, monkeypatch, resume_one)
+        id_ = await app._opened().client.bulk_jobs.create("terminate", [Filter(status="paused")], {"reason": "job"})
+
+        assert (await _ended(app, id_)).result == BulkResult(done=2, skipped=1)
+        assert [(await run.status()).status for run in runs] == ["terminated", "active", "terminated"]
+
+
+async def test_the_total_of_a_job_does_not_exceed_the_instances_that_it_visits(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        for name in IDS:
+            await app.start("flow", id=name)
+        count = Visits.count
+
+        async def start_another(visits: Visits, *args: Any) -> int:
+            counted = await count(visits, *args)
+            await app.start("flow", id="d")
+            return counted
+
+        monkeypatch.setattr(Visits, "count", start_another)
+        id_ = await app._opened().client.bulk_jobs.create("pause", [Filter(workflow="flow")], {})
+
+        job = await _ended(app, id_)
+        assert (job.total, job.result) == (3, BulkResult(done=3))
+
+
+async def test_a_limited_action_does_not_wait_after_its_last_batch(make_app: MakeApp) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        run = await app.start("flow", id="a")
+
+        result = await app.bulk(Filter(workflow="flow"), rate=0.001).pause()
+        id_ = await app._opened().client.bulk_jobs.create("resume", [Filter(workflow="flow")], {}, rate=0.001)
+
+        assert result == (await _ended(app, id_)).result == BulkResult(done=1)
+        assert (await run.status()).status == "active"
+
+
+async def test_an_unexpected_error_of_one_instance_does_not_stop_a_job(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        for name in IDS:
+            await app.start("flow", id=name)
+        client = app._opened().client
+        pause = client.control.pause
+
+        async def fail_on_b(workflow: str, id: str, reason: str | None) -> None:
+            if id == "b":
+                raise KeyError("a bug")
+            await pause(workflow, id, reason)
+
+        monkeypatch.setattr(client.control, "pause", fail_on_b)
+        id_ = await client.bulk_jobs.create("pause", [Filter(workflow="flow")], {})
+
+        assert (await _ended(app, id_)).result == BulkResult(2, 1, 0, (BulkError("flow/b", "KeyError: 'a bug'"),))
+
+
+async def test_an_action_whose_database_fails_waits_for_its_other_requests(make_app: MakeApp) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        rows = [(await app._opened().client.instances.find("flow", (await app.start("flow", id=n)).id)) for n in IDS]
+        begun, go_on, done = asyncio.Event(), asyncio.Event(), list[str]()
+
+        async def act(row: RunRecord) -> None:
+            if row.instance_id == "a":
+                raise StoreError("the connection is lost")
+            begun.set()
+            await go_on.wait()
+            done.append(row.instance_id)
+
+        acting = asyncio.create_task(act_on(rows, act))
+        await begun.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not acting.done()
+        go_on.set()
+
+        with pytest.raises(StoreError):
+            await acting
+        assert done == ["b", "c"]
+
+
+async def test_an_action_on_an_app_that_was_closed_is_not_counted(make_app: MakeApp) -> None:
+    app = _app(make_app)
+    async with app.connect():
+        await app.start("flow", id="a")
+        client = app._opened().client
+        row = await client.instances.find("flow", "a")
+
+    with pytest.raises(AppClosedError):
+        await act_on([row], client.bulk_actions.act("terminate", {}))
+
+
+async def test_a_bulk_cancellation_with_an_empty_deadline_ends_the_runs(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.workflow(name="stubborn")
+    async def stubborn(ctx: Context) -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await ctx.wait_for_event("go", type="go", timeout="1 day")
+
+    async with app:
+        run = await app.start(stubborn, id="a")
+        await until_status(run, "waiting")
+
+        await app._opened().client.bulk_jobs.create("cancel", [Filter(workflow="stubborn")], {"deadline_ms": 0})
+
+        await until(lambda: _has_ended(run), seconds=20)
+
+
+async def _has_ended(run: Handle[Any]) -> bool:
+    return (await run.status()).status in ("cancelled", "errored", "terminated")
 
 
 async def test_an_instance_that_another_caller_restarted_is_skipped_by_a_job_that_was_interrupted_before_it(

@@ -24,7 +24,7 @@ FOUND_BY = {
     "bulk_job_not_taken_up": 3,
     "bulk_position_before_action": 30,
     "bulk_progress_of_lost_lease": 80,
-    "bulk_rate_ignored": 69,
+    "bulk_rate_ignored": 234,
     "bulk_status_ignored": 6,
     "declared_events_not_checked": 3,
     "epoch_not_incremented": 1,

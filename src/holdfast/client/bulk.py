@@ -8,6 +8,7 @@ to resume an action that was interrupted.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +21,7 @@ from holdfast.core.filters import CombinedFilter, Filter, combine
 from holdfast.core.records import InstanceSummary
 from holdfast.core.show import shown
 from holdfast.errors import (
+    AppClosedError,
     HoldfastError,
     InstanceExistsError,
     InstanceNotFoundError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.client.events import EventSender
     from holdfast.client.repair import Repair
 
+_log = logging.getLogger("holdfast.bulk")
 ACTIONS = ("pause", "resume", "cancel", "terminate", "restart", "retry", "fork", "move", "send_event", "delete")
 FORK_SUFFIX = "-fork"
 _BATCH = 50
@@ -62,7 +65,10 @@ class BulkResult:
     failed: int = 0
     """Instances on which the action raised an error that is not about their state."""
     skipped: int = 0
-    """Instances whose state does not allow the action, or that were deleted."""
+    """Instances whose state does not allow the action, or that were deleted.
+
+    Of an action that was interrupted, also those that do not match the filter any more when it continues.
+    """
     errors: tuple[BulkError, ...] = ()
     """At most a hundred of the failures."""
 
@@ -100,8 +106,7 @@ class Visits:
                 return
             after = batch[-1].instance
 
-    async def count(self) -> int:
-        upto = await self.newest()
+    async def count(self, upto: int) -> int:
         return sum([len(batch) async for batch in self.batches(0, upto, 500)])
 
 
@@ -129,7 +134,7 @@ class Bulk:
 
     async def count(self) -> int:
         """The number of matching instances."""
-        return await self._visits.count()
+        return await self._visits.count(await self._visits.newest())
 
     async def sample(self, n: int = 10) -> list[InstanceSummary]:
         """The oldest matching instances, at most ``n``, as ``app.list`` shows them."""
@@ -191,7 +196,7 @@ class Bulk:
             result = result.plus(await act_on(batch, act))
             if self._progress is not None:
                 self._progress(result)
-            if self._rate is not None:
+            if self._rate is not None and batch[-1].instance < upto:
                 await asyncio.sleep(len(batch) / self._rate)
         return result
 
@@ -221,7 +226,8 @@ class BulkActions:
             return self._mover(arguments)
         if action == "cancel":
             deadline = arguments.get("deadline")
-            seconds = timedelta(milliseconds=arguments["deadline_ms"]) if arguments.get("deadline_ms") else deadline
+            deadline_ms = arguments.get("deadline_ms")
+            seconds = deadline if deadline_ms is None else timedelta(milliseconds=deadline_ms)
             return lambda row: control.cancel(row.workflow, row.instance_id, reason, seconds)
         return {
             "pause": lambda row: control.pause(row.workflow, row.instance_id, reason),
@@ -274,12 +280,13 @@ def batch_size(rate: float | None) -> int:
 
 
 async def act_on(batch: Sequence[RunRecord], act: Act) -> BulkResult:
-    """Apply an action to a batch. A database that fails ends the batch with its error."""
+    """Apply an action to a batch. A database that fails ends the batch with its error, after the pending requests."""
     result = BulkResult()
     for start in range(0, len(batch), _PARALLEL):
         part = batch[start : start + _PARALLEL]
-        results = await asyncio.gather(*(_act(row, act) for row in part))
-        for one in results:
+        for one in await asyncio.gather(*(_act(row, act) for row in part), return_exceptions=True):
+            if isinstance(one, BaseException):
+                raise one
             result = result.plus(one)
     return result
 
@@ -287,10 +294,17 @@ async def act_on(batch: Sequence[RunRecord], act: Act) -> BulkResult:
 async def _act(row: RunRecord, act: Act) -> BulkResult:
     try:
         await act(row)
+    except (StoreError, AppClosedError):
+        raise
     except (StateError, InstanceNotFoundError, InstanceExistsError):
         return BulkResult(skipped=1)
-    except StoreError:
-        raise
     except HoldfastError as error:
-        return BulkResult(failed=1, errors=(BulkError(row.pid, str(error)),))
+        return _failed(row, str(error))
+    except Exception as error:
+        _log.exception("a bulk action failed on %s, and continues with the other instances", row.pid)
+        return _failed(row, f"{type(error).__name__}: {error}")
     return BulkResult(done=1)
+
+
+def _failed(row: RunRecord, message: str) -> BulkResult:
+    return BulkResult(failed=1, errors=(BulkError(row.pid, message),))

@@ -19,7 +19,7 @@ from holdfast.core import codec
 from holdfast.core.actor import current_actor
 from holdfast.core.filters import Filter
 from holdfast.core.model import from_ms, optional_from_ms
-from holdfast.errors import AppClosedError, HoldfastError, StoreError
+from holdfast.errors import AppClosedError, StoreError
 from holdfast.store.protocol import BulkJobById, BulkJobRow, NewBulkJob, Store, TakeBulkJobs
 
 if TYPE_CHECKING:
@@ -86,18 +86,19 @@ class BulkJobs:
         """
         self._actions.act(action, dict(arguments))
         visits = Visits(self._store, filters)
+        upto = await visits.newest()
         content = {
             "action": action,
             "arguments": dict(arguments),
             "filters": [filter_content(one) for one in filters],
             "actor": current_actor.get(),
             "rate": check_rate(rate),
-            "total": await visits.count(),
+            "total": await visits.count(upto),
         }
         job = NewBulkJob(
             self._requests.new_id(),
             codec.encode(content, what="job"),
-            await visits.newest(),
+            upto,
             BulkProgress().encode(),
         )
         await self._store.bulk(job)
@@ -139,7 +140,7 @@ class BulkJobs:
             await BulkWork(self._store, self._actions, row, self._owner, self.lease_ms, self._stopped).run()
         except StoreError as error:
             _log.warning("bulk job %s: the store failed (%s), and the job continues after its lease", row.id, error)
-        except HoldfastError:
+        except Exception:
             _log.exception("bulk job %s was interrupted; it continues when a server takes it up again", row.id)
         finally:
             current_actor.reset(token)

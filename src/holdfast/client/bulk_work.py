@@ -1,7 +1,8 @@
 """The work of one process on a stored bulk job.
 
 A job is saved before each batch, with the instances of the batch, and after it, with the counts. If the process dies in
-between, the next one acts on the instances of that batch whose audit records do not show the action yet.
+between, the next one acts on the instances of that batch whose audit records do not show the action yet, if they still
+match the filter: much time may have passed.
 
 The lease of a job does not prevent a process that has lost it from sending the requests of the batch in which it is.
 Therefore an action that two processes apply to one instance takes effect once: an event has the id of the job, a fork
@@ -21,14 +22,14 @@ from holdfast.client.bulk import BulkActions, BulkError, BulkResult, Visits, act
 from holdfast.core import codec
 from holdfast.core.filters import Filter
 from holdfast.core.model import Status
-from holdfast.store.protocol import REFUSED, AuditQuery, BulkJobRow, RunByName, RunRecord, SaveBulkJob, Store
+from holdfast.store.protocol import REFUSED, AuditQuery, BulkJobRow, RunRecord, SaveBulkJob, Store
 
 FIELDS = ("workflow", "status", "error", "id_prefix", "version", "queue")
 TIMES = ("created_after", "created_before", "ended_after", "ended_before")
 _ON_ONE_RUN = ("retry", "delete")
 """Actions on the run that matched the filter, and on no later one."""
 _RECORDS = 20
-"""Number of the latest audit records of an instance that are searched for the action."""
+"""Number of audit records of an instance that are read at a time."""
 
 
 class Visited(NamedTuple):
@@ -97,21 +98,26 @@ class BulkWork:
         self._stopped = stopped
         self._content = codec.plain(row.content)
         self._position, self._progress = row.position, BulkProgress.decode(row.progress)
-        arguments = self._content["arguments"]
-        if self._content["action"] == "send_event" and arguments.get("id") is None:
-            arguments = {**arguments, "id": f"bulk {row.id}"}  # a batch that is repeated after a crash sends it again
-        self._act = actions.act(self._content["action"], arguments)
+        self._visits = Visits(store, [filter_of(one) for one in self._content["filters"]])
+        self._act = actions.act(self._content["action"], self._arguments())
 
     async def run(self) -> None:
         interrupted = self._progress.batch
         if interrupted is not None and not await self._complete(await self._act_again(interrupted)):
             return
-        visits = Visits(self._store, [filter_of(one) for one in self._content["filters"]])
-        async for rows in visits.batches(self._position, self._row.upto, batch_size(self._content["rate"])):
+        async for rows in self._visits.batches(self._position, self._row.upto, batch_size(self._content["rate"])):
             self._progress = self._progress._replace(batch=Batch.of(rows))
             if not await self._save() or not await self._complete(await act_on(rows, self._act)):
                 return
         await self._save(ended=True)
+
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments of the action. An event has an id and an audit record, because a crash may repeat its batch."""
+        arguments: dict[str, Any] = self._content["arguments"]
+        if self._content["action"] != "send_event":
+            return arguments
+        id_, reason = arguments.get("id"), arguments.get("reason")
+        return {**arguments, "id": f"bulk {self._row.id}" if id_ is None else id_, "reason": reason or ""}
 
     async def _complete(self, result: BulkResult) -> bool:
         """Save the counts of the batch, and wait until the next one is due; returns False if the work ends here."""
@@ -119,7 +125,8 @@ class BulkWork:
         if batch is None:
             raise RuntimeError("no batch has begun")
         self._position, self._progress = batch.end, BulkProgress(self._progress.result.plus(result))
-        return await self._save() and (rate is None or await self._rest(len(batch.visited) / rate))
+        is_last = rate is None or batch.end >= self._row.upto
+        return await self._save() and (is_last or await self._rest(len(batch.visited) / rate))
 
     async def _rest(self, seconds: float) -> bool:
         """Wait, and keep the lease; returns False if the work ends here."""
@@ -142,39 +149,44 @@ class BulkWork:
     # --- a batch in which another process was interrupted
 
     async def _act_again(self, batch: Batch) -> BulkResult:
+        size, matching = max(1, len(batch.visited)), dict[str, RunRecord]()
+        async for rows in self._visits.batches(self._position, batch.end, size):
+            matching |= {row.pid: row for row in rows}
         result = BulkResult()
         for one in batch.visited:
-            result = result.plus(await self._act_once(one))
+            result = result.plus(await self._act_once(one, matching.get(one.pid)))
         return result
 
-    async def _act_once(self, visited: Visited) -> BulkResult:
-        """Act on an instance, unless its audit records show the action."""
+    async def _act_once(self, visited: Visited, row: RunRecord | None) -> BulkResult:
+        """Act on an instance, unless its audit records show the action. ``row``: its current run, if that matches."""
         if await self._is_recorded(visited):
             return BulkResult(done=1)
         result = BulkResult(skipped=1)
-        for row in await self._store.read(RunByName(visited.workflow, visited.instance_id)):
-            if row.run == visited.run:
-                result = await act_on([row], self._act)
-            elif self._content["action"] not in _ON_ONE_RUN:
-                found = replace(row, run=visited.run, status=Status(visited.status))
-                result = await act_on([found], self._act)
+        if row is not None and row.run == visited.run:
+            result = await act_on([row], self._act)
+        elif row is not None and self._content["action"] not in _ON_ONE_RUN:
+            result = await act_on([replace(row, run=visited.run, status=Status(visited.status))], self._act)
         if result.skipped and await self._is_recorded(visited):  # the other process still lives, and acted meanwhile
             return BulkResult(done=1)
         return result
 
     async def _is_recorded(self, visited: Visited) -> bool:
-        content = self._content
-        action, arguments = content["action"], content["arguments"]
-        reason = arguments.get("reason")
-        if action == "send_event":
-            reason = reason or f"event {arguments['type']}"
-        records = await self._store.read(AuditQuery(visited.pid, None, _RECORDS))
-        return any(
-            (record.action, record.actor, record.reason) == (action, content["actor"], reason)
-            and record.at >= self._row.created_at
-            and record.outcome != REFUSED
-            for record in records
-        )
+        """True if a record of the instance since the beginning of the job shows the action."""
+        content, before = self._content, None
+        reason = content["arguments"].get("reason")
+        if content["action"] == "send_event":
+            reason = reason or f"event {content['arguments']['type']}"
+        wanted = (content["action"], content["actor"], reason)
+        while True:
+            records = await self._store.read(AuditQuery(visited.pid, before, _RECORDS))
+            since = [record for record in records if record.at >= self._row.created_at]
+            if any(
+                (record.action, record.actor, record.reason) == wanted and record.outcome != REFUSED for record in since
+            ):
+                return True
+            if len(since) < _RECORDS:
+                return False
+            before = since[-1].n
 
 
 def filter_content(filter: Filter) -> dict[str, Any]:

@@ -294,7 +294,7 @@ class BulkWatch:
                 yield f"{action} acted on run {run} of {pid}, which did not fit its filter"
 
     def _is_retried_with_parent(self, action: WatchedAction, pid: str) -> bool:
-        """True if the start of the instance is recorded in a run that fitted, or in one that is retried with such a run.
+        """True if a run that fitted, or a run that is retried with such a run, has recorded the start of the instance.
 
         The recorded starts decide, not the run that started the instance: a fork and a retry have copies of them, and
         wait for the children of their origin.
