@@ -16,7 +16,7 @@ from holdfast.client import bulk_jobs, bulk_work
 from holdfast.client.bulk import BulkError, Visits, act_on
 from holdfast.client.bulk_work import BulkWork
 from holdfast.errors import AppClosedError, StoreError
-from holdfast.store.protocol import BulkJobById, RunRecord, TakeBulkJobs
+from holdfast.store.protocol import BulkJobById, RunRecord, SaveBulkJob, TakeBulkJobs
 
 IDS = ["a", "b", "c"]
 
@@ -488,6 +488,31 @@ async def test_a_late_reply_does_not_begin_a_job_again_that_this_process_has_end
             await asyncio.sleep(0.01)
 
     assert begun == ["taken", "run"]
+
+
+async def test_a_save_that_arrives_after_the_job_was_taken_again_changes_nothing(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_jobs, "_LEASE_MS", 1)
+    app = _app(make_app)
+    async with app.connect():
+        for name in IDS:
+            await app.start("flow", id=name)
+        client = app._opened().client
+        bulk, late = client._store.bulk, list[SaveBulkJob]()
+
+        async def first_save_is_late(request: Any) -> Any:
+            if isinstance(request, SaveBulkJob) and not late:
+                late.append(request)
+                raise StoreError("the connection is lost")
+            return await bulk(request)
+
+        monkeypatch.setattr(client._store, "bulk", first_save_is_late)
+        id_ = await client.bulk_jobs.create("restart", [Filter(workflow="flow")], {})
+        job = await _ended(app, id_)
+
+        assert await bulk(late[0]) == []
+        assert await client.bulk_jobs.get(id_) == job
 
 
 async def test_a_job_that_cannot_be_taken_up_is_stored_nevertheless(

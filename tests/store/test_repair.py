@@ -162,6 +162,29 @@ async def test_one_process_works_on_a_stored_bulk_job_at_a_time(world: World) ->
     assert await world.store.bulk(TakeBulkJobs("p3", 1000)) == []
 
 
+async def test_one_of_several_concurrent_requests_takes_a_stored_bulk_job(world: World) -> None:
+    for name in ("j", "k"):
+        await world.store.bulk(NewBulkJob(name, b"{}", 9, b"{}"))
+
+    taken = await asyncio.gather(*(world.store.bulk(TakeBulkJobs(f"p{n}", 1000)) for n in range(5)))
+
+    assert sorted(job.id for jobs in taken for job in jobs) == ["j", "k"]
+
+
+async def test_a_save_renews_the_lease_of_a_stored_bulk_job_or_gives_it_back(world: World) -> None:
+    await world.store.bulk(NewBulkJob("j", b"{}", 9, b"{}"))
+    await world.store.bulk(TakeBulkJobs("p1", 1000))
+    world.clock.advance(900)
+    await world.store.bulk(SaveBulkJob("j", "p1", 1000, 5, b"1"))
+    world.clock.advance(900)
+    assert await world.store.bulk(TakeBulkJobs("p2", 1000)) == []
+
+    await world.store.bulk(SaveBulkJob("j", "p1", 0, 6, b"2"))
+    [taken] = await world.store.bulk(TakeBulkJobs("p2", 1000))
+
+    assert (taken.position, taken.progress) == (6, b"2")
+
+
 async def test_a_process_does_not_take_the_stored_bulk_jobs_on_which_it_works(world: World) -> None:
     for name in ("j", "k"):
         await world.store.bulk(NewBulkJob(name, b"{}", 9, b"{}"))

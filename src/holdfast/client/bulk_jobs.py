@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.bulk import BulkActions, BulkResult, Visits, check_rate
@@ -53,7 +54,8 @@ class BulkJobs:
         self._actions = actions
         self._local = local
         self._requests = requests
-        self._owner = requests.new_id()
+        self._process = requests.new_id()
+        self._takes = count(1)
         self._running: set[str] = set()
         self._taking = asyncio.Lock()
         self._next_check: asyncio.TimerHandle | None = None
@@ -120,13 +122,15 @@ class BulkJobs:
 
         A job on which this process still works is not taken, also if its lease has expired: another process may have
         advanced it since, and the work here would save its progress over that. Calls follow each other: the row of a
-        late reply would be older than the work that the next call had begun, or ended.
+        late reply would be older than the work that the next call had begun, or ended. Each call is an owner of its
+        own: a save that failed here, and reaches the database after the job was taken again, changes nothing.
         """
         async with self._taking:
-            rows = await self._store.bulk(TakeBulkJobs(self._owner, self.lease_ms, id, [*sorted(self._running)]))
+            owner = f"{self._process}-{next(self._takes)}"
+            rows = await self._store.bulk(TakeBulkJobs(owner, self.lease_ms, id, [*sorted(self._running)]))
             for row in rows:
                 self._running.add(row.id)
-                self._local.run_in_background(self._run(row))
+                self._local.run_in_background(self._run(row, owner))
 
     def stop(self) -> None:
         """Stop working after the current batches; another process, or the next start, continues."""
@@ -134,10 +138,10 @@ class BulkJobs:
         if self._next_check is not None:
             self._next_check.cancel()
 
-    async def _run(self, row: BulkJobRow) -> None:
+    async def _run(self, row: BulkJobRow, owner: str) -> None:
         token = current_actor.set(codec.plain(row.content)["actor"])
         try:
-            await BulkWork(self._store, self._actions, row, self._owner, self.lease_ms, self._stopped).run()
+            await BulkWork(self._store, self._actions, row, owner, self.lease_ms, self._stopped).run()
         except StoreError as error:
             _log.warning("bulk job %s: the store failed (%s), and the job continues after its lease", row.id, error)
         except Exception:

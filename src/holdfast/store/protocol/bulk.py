@@ -31,6 +31,7 @@ class TakeBulkJobs(NamedTuple):
     """Take jobs that have not ended and that no process works on: all of them, or one."""
 
     owner: str
+    """A name of this request. A process uses another one each time, so that late saves of earlier work are refused."""
     lease_ms: int
     id: str | None = None
     working: Sequence[str] = ()
