@@ -125,8 +125,8 @@ class BulkWork:
         if batch is None:
             raise RuntimeError("no batch has begun")
         self._position, self._progress = batch.end, BulkProgress(self._progress.result.plus(result))
-        is_last = rate is None or batch.end >= self._row.upto
-        return await self._save() and (is_last or await self._rest(len(batch.visited) / rate))
+        seconds = len(batch.visited) / rate if rate is not None and batch.end < self._row.upto else 0
+        return await self._save() and await self._rest(seconds)
 
     async def _rest(self, seconds: float) -> bool:
         """Wait, and keep the lease; returns False if the work ends here."""
