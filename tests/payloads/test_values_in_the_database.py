@@ -339,8 +339,12 @@ def test_wrong_codecs_are_refused() -> None:
             wrong()
     with pytest.raises(InvalidOptionError, match="encryption comes last"):
         Holdfast("sqlite://", codec=[Aes({"k": OLD}), Zstd()])
-    with pytest.raises(InvalidOptionError, match="blobs="):
-        Holdfast("sqlite://", blobs="ftp://x")
+    for url in ("ftp://x", "s3://", "s3:///prefix", "file:///", "file://folder"):
+        with pytest.raises(InvalidOptionError, match="blobs="):
+            Holdfast("sqlite://", blobs=url)
+    for codec in (Zstd, [Zstd(), Aes]):  # classes have the methods, too
+        with pytest.raises(InvalidOptionError, match="is not a codec"):
+            Holdfast("sqlite://", codec=codec)  # type: ignore[arg-type]
 
 
 @pytest.mark.above_the_store
