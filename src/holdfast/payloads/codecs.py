@@ -163,7 +163,7 @@ def check_codec(codec: Any) -> CodecChain | None:
     """The chain of the option ``codec=``: a codec, several, or None."""
     if codec is None:
         return None
-    codecs = [codec] if isinstance(codec, Codec | type) else codec
+    codecs: Any = [codec] if isinstance(codec, Codec | type) else codec
     if isinstance(codecs, str | bytes) or not isinstance(codecs, Iterable):
         raise InvalidOptionError(f"codec must be a list of codecs such as Zstd() and Aes(keys), not {codec!r}")
     chain = CodecChain(codecs)
