@@ -59,12 +59,13 @@ def make_transfer(url: str, schema: str | None, runtime: Runtime) -> TransferDat
         with extra("postgres", "A postgresql:// database"):
             from holdfast.store.postgres.transfer import PostgresTransfer
         return PostgresTransfer(url, schema or DEFAULT_SCHEMA)
+    from holdfast.store.sqlite import SqliteDriver
     from holdfast.store.sqlite.transfer import SqliteTransfer
 
     path = sqlite_path(url)
     if path is None:
         raise InvalidUrlError("a database in memory cannot be transferred; name a file")
-    return SqliteTransfer(path, milliseconds(runtime.time))
+    return SqliteTransfer(path, milliseconds(runtime.time), SqliteDriver(_sqlite_driver(url)))
 
 
 def make_doctor(url: str, schema: str | None, runtime: Runtime) -> Doctor:
@@ -74,12 +75,13 @@ def make_doctor(url: str, schema: str | None, runtime: Runtime) -> Doctor:
         with extra("postgres", "A postgresql:// database"):
             from holdfast.store.postgres.doctor import PostgresDoctor
         return PostgresDoctor(url, schema or DEFAULT_SCHEMA, now, runtime.time)
+    from holdfast.store.sqlite import SqliteDriver
     from holdfast.store.sqlite.doctor import SqliteDoctor
 
     path = sqlite_path(url)
     if path is None:
         raise InvalidUrlError("a database in memory cannot be checked; name a file")
-    return SqliteDoctor(path, now)
+    return SqliteDoctor(path, now, SqliteDriver(_sqlite_driver(url)))
 
 
 def check_url(url: str, schema: str | None = None) -> None:

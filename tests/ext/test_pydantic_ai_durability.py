@@ -545,3 +545,24 @@ async def test_a_run_started_outside_a_workflow_makes_no_step_and_reaches_the_sa
         return 3
 
     assert (await agent.run("go")).output == '{"price":3}'
+
+
+async def test_an_error_in_the_use_of_the_framework_is_not_retried() -> None:
+    agent: Agent[None, str] = Agent(
+        TestModel(), name="clerk", capabilities=[HoldfastDurability(tool=StepOptions(retry=Retry(limit=3)))]
+    )
+
+    @agent.tool
+    async def note(ctx: RunContext[None]) -> str:
+        calls.append("note")
+        if len(calls) == 1:
+            raise ConnectionError("no answer")
+        ctx.enqueue("later")  # the framework refuses this in a step
+        return "noted"
+
+    async with Harness(workflow_of(agent)) as h:
+        run = await h.start("ask", "note it")
+        await h.advance("1 hour")
+        with pytest.raises(RunFailedError, match=r"ctx.enqueue\(\)` is not supported inside a durable step"):
+            await run.result()
+    assert calls == ["note", "note"]  # the connection was tried again

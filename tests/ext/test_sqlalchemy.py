@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from sqlalchemy import JSON, DateTime, ForeignKey, String, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -52,7 +55,7 @@ def place(orm: AsyncSession, customer: str) -> Order:
 
 
 async def create_tables(tx: Transaction) -> None:
-    dialect = adapter._dialect(tx._live.dialect)
+    dialect = await adapter._dialect_of(tx._live)
     for table in ("ext_line", "ext_order"):
         await tx.execute(f"DROP TABLE IF EXISTS {table}")
     for made in (Order, Line):
@@ -169,3 +172,28 @@ async def test_another_value_than_the_transaction_of_a_step_is_refused() -> None
     with pytest.raises(InputError, match="takes the Transaction of a step, not str"):
         async with session("sqlite://"):  # type: ignore[arg-type]
             pass
+
+
+@pytest.mark.parametrize(
+    ("driver", "version"), [("apsw", apsw.sqlite_lib_version()), ("sqlite3", sqlite3.sqlite_version)]
+)
+async def test_the_dialect_has_the_version_of_the_sqlite_that_executes_its_statements(
+    driver: str, version: str, tmp_path: Path
+) -> None:
+    """The dialect uses the features of this version, and apsw and Python have copies of SQLite of their own."""
+    app = Holdfast(f"sqlite:///{tmp_path}/app.db?driver={driver}")
+
+    @app.step
+    async def versions(tx: Transaction) -> list[Any]:
+        async with session(tx) as orm:
+            dialect: Any = orm.get_bind().dialect
+            return [await orm.scalar(text("SELECT sqlite_version()")), dialect.dbapi.sqlite_version_info]
+
+    @app.workflow
+    async def ask(ctx: Context) -> list[Any]:
+        return await versions()
+
+    async with app:
+        found = await (await app.start(ask)).result(timeout=60)
+
+    assert found == [version, [*map(int, version.split("."))]]

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from apps import MakeApp
 from holdfast import ChainTask, Completed, Context, Holdfast, Outbound, Retry, Waiting
 from holdfast.cli.reencryption import reencrypt_values
 from holdfast.core import codec as json_codec
-from holdfast.errors import DefinitionError, InvalidOptionError, PayloadError
+from holdfast.errors import ChildError, DefinitionError, InvalidOptionError, PayloadError, RunFailedError
 from holdfast.payloads import Aes, Secret, Zstd
 from holdfast.payloads import store as payload_store
+from holdfast.ports import Runtime
+from holdfast.store_url import make_doctor
 
 OLD, NEW = b"o" * 32, b"n" * 32
 CANARY = "canary-5f1c"
@@ -334,8 +339,12 @@ def test_wrong_codecs_are_refused() -> None:
             wrong()
     with pytest.raises(InvalidOptionError, match="encryption comes last"):
         Holdfast("sqlite://", codec=[Aes({"k": OLD}), Zstd()])
-    with pytest.raises(InvalidOptionError, match="blobs="):
-        Holdfast("sqlite://", blobs="ftp://x")
+    for url in ("ftp://x", "s3://", "s3:///prefix", "file:///", "file://folder"):
+        with pytest.raises(InvalidOptionError, match="blobs="):
+            Holdfast("sqlite://", blobs=url)
+    for codec in (Zstd, [Zstd(), Aes]):  # classes have the methods, too
+        with pytest.raises(InvalidOptionError, match="is not a codec"):
+            Holdfast("sqlite://", codec=codec)  # type: ignore[arg-type]
 
 
 @pytest.mark.above_the_store
@@ -489,3 +498,100 @@ async def test_values_of_more_runs_than_the_store_remembers_are_readable(
         stored = [await (await again.get("again", f"a{n}")).result() for n in range(8)]
 
     assert results == stored == [CANARY] * 8
+
+
+async def _values_in_rows(app: Holdfast) -> bytes:
+    """All values of the rows. Unlike ``stored_bytes`` without the free pages of a file, which keep replaced values."""
+    if not app.url.startswith("sqlite"):
+        return await stored_bytes(app)
+    with closing(sqlite3.connect(app.url.removeprefix("sqlite:///"))) as connection:
+        tables = "run", "fact", "event", "log", "outbox", "schedule", "blob_chunk", "chunk"
+        rows = [row for table in tables for row in connection.execute(f"SELECT * FROM holdfast_{table}")]
+    return b"".join(value if isinstance(value, bytes) else str(value).encode() for row in rows for value in row)
+
+
+def _family(app: Holdfast) -> Holdfast:
+    """A parent that receives the output, the error and the reply of other runs before there is a codec."""
+
+    @app.workflow
+    async def worker(ctx: Context, text: str) -> dict[str, str]:
+        if text.startswith("fail"):
+            raise ValueError(f"wrong {text}")
+        return {"output": CANARY, "error": CANARY, "value": CANARY}
+
+    @app.workflow
+    async def server(ctx: Context) -> None:
+        question = await ctx.listen("add", messages=True).receive()
+        await question.reply({"value": CANARY, "output": {"payload": 1}})
+
+    @app.workflow
+    async def family(ctx: Context, text: str) -> dict[str, Any]:
+        ctx.log.info(f"message {text}")
+        good = await ctx.spawn(worker, text, id="good")
+        bad = await ctx.spawn(worker, f"fail {text}", id="bad")
+        asked = asyncio.create_task(ctx.ask("server/s", "add", text))
+        await ctx.wait_for_event("go", type="go")
+        with pytest.raises(ChildError) as failed:
+            await bad.result()
+        return {"good": await good.result(), "bad": str(failed.value), "answer": await asked}
+
+    return app
+
+
+async def test_values_from_before_the_codec_that_other_runs_received_are_encrypted(make_app: MakeApp) -> None:
+    async with _family(make_app()) as app:
+        server = await app.start("server", id="s")
+        family = await app.start("family", CANARY, id="f")
+        await server.result(timeout=60)
+        while (await family.status()).status != "waiting":
+            await asyncio.sleep(0.01)
+        await (await app.get("worker", "good")).result(timeout=60)
+        with pytest.raises(RunFailedError):
+            await (await app.get("worker", "bad")).result(timeout=60)
+    assert CANARY.encode() in await _values_in_rows(app)
+
+    encrypted = make_app(codec=[Zstd(), Aes({"k": NEW})])
+    said: list[str] = []
+    assert await reencrypt_values(_family(encrypted), said.append)
+    stored = await _values_in_rows(encrypted)
+    again: list[str] = []
+    await reencrypt_values(_family(make_app(codec=[Zstd(), Aes({"k": NEW})])), again.append)
+
+    assert CANARY.encode() not in stored
+    assert again[-1] == "0 values were encrypted again"
+    async with _family(make_app(codec=[Zstd(), Aes({"k": NEW})])) as app:
+        run = await app.get("family", "f")
+        await run.send_event("go")
+        result = await run.result(timeout=60)
+        failed = await app.list(workflow="worker", error="ValueError")
+        lines = await run.logs()
+    assert result["good"] == {"output": CANARY, "error": CANARY, "value": CANARY}
+    assert f"wrong fail {CANARY}" in result["bad"]
+    assert result["answer"] == {"value": CANARY, "output": {"payload": 1}}
+    assert [item.id for item in failed.items] == ["bad"]
+    assert f"message {CANARY}" in [line.message for line in lines]
+
+
+@pytest.mark.above_the_store
+async def test_commands_on_a_file_of_sqlite3_do_not_open_it_with_apsw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process with two copies of SQLite on one file loses commits: the app itself has the file open."""
+
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise AssertionError("opened with apsw")
+
+    monkeypatch.setattr(apsw, "Connection", refuse)
+    app = _family(Holdfast(f"sqlite:///{tmp_path}/app.db?driver=sqlite3"))
+    async with app:
+        await (await app.start("worker", CANARY, id="w")).result(timeout=60)
+
+    encrypted = Holdfast(app.url, codec=[Aes({"k": NEW})])
+    assert await reencrypt_values(_family(encrypted), lambda _line: None)
+    doctor = make_doctor(app.url, None, Runtime())
+    assert await doctor.open() is None
+    findings = await doctor.settings(1000)
+    await doctor.close()
+    assert f"SQLite {sqlite3.sqlite_version}," in findings[0].text
+    async with _family(Holdfast(app.url, codec=[Aes({"k": NEW})])) as app:
+        assert (await (await app.get("worker", "w")).result())["output"] == CANARY

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.core.durations import Duration
+from holdfast.core.retry import Retry
 from holdfast.errors import NonRetryableError
 from holdfast.ext.decisions import decisions
 from holdfast.ext.options import StepOptions
@@ -25,7 +26,7 @@ from holdfast.kernel.step_info import step_info
 from holdfast.workflow.context import Context, current_context, in_workflow_code
 
 with extra("pydantic-ai", "holdfast.ext.pydantic_ai"):
-    from pydantic import TypeAdapter
+    from pydantic import PydanticUserError, TypeAdapter
     from pydantic_ai import durable_exec
     from pydantic_ai.agent import EventStreamHandler, ParallelExecutionMode
     from pydantic_ai.capabilities.abstract import WrapRunHandler
@@ -242,10 +243,16 @@ class _StepBackend(JournalCallableOperationBackend[StepOptions]):
     ) -> object:
         context: Context = current_context()
         called = _Body(body)
-        result = await context.call(name, called, retry=config.retry, timeout=config.timeout)
+        result = await context.call(name, called, retry=_retry_of(config), timeout=config.timeout)
         if _HAS_EXTERNAL_EVENTS:
             durable_exec.record_durable_unit(executed=called.called)  # spans of replayed work are not exported again
         return result
+
+
+def _retry_of(options: StepOptions) -> Retry:
+    """The retry policy of a step. Errors in the use of the framework are final: another attempt would not help."""
+    retry = options.retry or Retry()
+    return replace(retry, non_retryable=(*retry.non_retryable, UserError, PydanticUserError))
 
 
 @dataclass(slots=True, eq=False)

@@ -54,7 +54,7 @@ async def session(tx: Transaction, **options: Any) -> AsyncIterator[AsyncSession
         raise InputError(f"session(tx) takes the Transaction of a step, not {type(tx).__name__}")
     live = tx._live  # noqa: SLF001  (the adapter executes statements as the transaction does)
     connection = _Connection(live)
-    dialect = _dialect(live.dialect)
+    dialect = await _dialect_of(live)
     connect: Any = lambda: connection  # noqa: E731  (not a connection of a driver that SQLAlchemy has types for)
     engine = AsyncEngine(Engine(StaticPool(connect, dialect=dialect), dialect, URL.create(dialect.name)))
     made = AsyncSession(engine, **{"expire_on_commit": False, **options})
@@ -181,11 +181,8 @@ class _SqliteApi:
     class Error(Exception):
         """Never raised."""
 
-    @property
-    def sqlite_version_info(self) -> tuple[int, ...]:
-        import apsw
-
-        return tuple(map(int, apsw.sqlite_lib_version().split(".")))
+    def __init__(self, version: str) -> None:
+        self.sqlite_version_info = tuple(map(int, version.split(".")))
 
 
 class _SqliteDialect(_Executes, SQLiteDialect):
@@ -201,11 +198,22 @@ class _PostgresDialect(_Executes, PGDialect_asyncpg):
     supports_native_json_deserialization = False
 
 
+async def _dialect_of(live: LiveTransaction) -> Any:
+    if live.dialect == "postgresql":
+        return _postgres_dialect()
+    # The store uses the SQLite of apsw or that of Python, as its URL says; only a statement knows which one.
+    [row] = await live.fetch("SELECT sqlite_version() AS version", ())
+    return _sqlite_dialect(row["version"])
+
+
+# One dialect for each database: it caches compiled statements.
 @cache
-def _dialect(name: str) -> Any:
-    """One dialect for each database: it caches compiled statements."""
+def _postgres_dialect() -> Any:
     postgres: Any = _PostgresDialect  # SQLAlchemy has no types for it
-    if name == "postgresql":
-        return postgres(dbapi=postgres.import_dbapi())
+    return postgres(dbapi=postgres.import_dbapi())
+
+
+@cache
+def _sqlite_dialect(version: str) -> Any:
     sqlite: Any = _SqliteDialect
-    return sqlite(dbapi=_SqliteApi(), paramstyle="qmark")
+    return sqlite(dbapi=_SqliteApi(version), paramstyle="qmark")

@@ -426,7 +426,7 @@ def check_blobs(url: Any) -> str | None:
     """Check the option ``blobs=``."""
     if url is None or url == "database":
         return None if url is None else "database"
-    if not isinstance(url, str) or not url.startswith(("file:///", "s3://")):
+    if not isinstance(url, str) or not re.match(r"file:///[^/]|s3://[^/]", url):
         raise InvalidOptionError(f"blobs={url!r}: use 'file:///folder', 's3://bucket/prefix' or 'database'")
     return url
 

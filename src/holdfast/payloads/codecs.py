@@ -163,12 +163,12 @@ def check_codec(codec: Any) -> CodecChain | None:
     """The chain of the option ``codec=``: a codec, several, or None."""
     if codec is None:
         return None
-    codecs = [codec] if isinstance(codec, Codec) else codec
+    codecs: Any = [codec] if isinstance(codec, Codec | type) else codec
     if isinstance(codecs, str | bytes) or not isinstance(codecs, Iterable):
         raise InvalidOptionError(f"codec must be a list of codecs such as Zstd() and Aes(keys), not {codec!r}")
     chain = CodecChain(codecs)
     for link in chain.codecs:
-        if not isinstance(link, Codec):
+        if isinstance(link, type) or not isinstance(link, Codec):
             raise InvalidOptionError(
                 f"codec={link!r} is not a codec; use Zstd(), Aes(keys), or a class with its methods"
             )

@@ -53,6 +53,8 @@ _EMBEDDED = {EXIT: ((b'"output": {', "output"), (b'"error": {', "error")), REPLY
 
 No other bytes of a payload look like this: JSON is stored without spaces, and the quotes of text are escaped.
 """
+_MEMBERS = {EXIT: ((b',"output":', "output"), (b',"error":', "error")), REPLY: ((b',"value":', "reply"),)}
+"""The members of these payloads that are such values, in their order. They follow ids, numbers and statuses."""
 ENGINE_EVENTS = frozenset(_EMBEDDED)
 SEALED_OPTIONS = frozenset({MEMO, LAST_RESULT})
 """Start options that are values. They are sealed together, as one member of the stored options."""
@@ -67,6 +69,18 @@ def embedded(type_: str, payload: bytes) -> Iterator[tuple[str, int, int]]:
             text = payload[start + 1 :].decode()
             _, length = _DECODER.raw_decode(text)
             yield role, start, start + 1 + len(text[:length].encode())
+
+
+def members(type_: str, payload: bytes) -> Iterator[tuple[str, int, int]]:
+    """The role, start and end of each value of the sending run in the payload of an engine's event, sealed or not."""
+    position = 0
+    for head, role in _MEMBERS[type_]:
+        start = payload.index(head, position) + len(head)
+        sealed = envelope.is_envelope(payload[start : start + 1])
+        text = payload[start + sealed :].decode()
+        _, length = _DECODER.raw_decode(text)
+        position = start + sealed + len(text[:length].encode())
+        yield role, start, position
 
 
 def pid_of(workflow: str, instance_id: str) -> str:

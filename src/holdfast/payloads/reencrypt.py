@@ -6,6 +6,7 @@ for the next pass. Values that are current are skipped, so a command that was in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from holdfast.core.facts import FactState
 from holdfast.core.scheduled_start import SEALED
 from holdfast.errors import InvalidOptionError, PayloadError
 from holdfast.payloads.codecs import CodecChain
-from holdfast.payloads.places import ENGINE_EVENTS, SEALED_OPTIONS, embedded, is_sealed_list, sealed_items
+from holdfast.payloads.places import ENGINE_EVENTS, SEALED_OPTIONS, is_sealed_list, members, sealed_items
 from holdfast.payloads.sealing import Place
 from holdfast.payloads.store import PayloadStore
 from holdfast.store.protocol.reads import RunsById
@@ -107,9 +108,11 @@ class Reencryption:
         """An exit or a reply with the values of the sending run under the first key; None: nothing changed."""
         payload: bytes = record["payload"]
         changed = False
-        for role, start, end in reversed([*embedded(record["type"], payload)]):
-            place = Place(record["sender"] or "", role)
-            new = await self._rewritten(payload[start:end], place, inline=role == "error")
+        for role, start, end in reversed([*members(record["type"], payload)]):
+            value = payload[start:end]
+            if value == b"null":
+                continue  # there is no value
+            new = await self._rewritten(value, Place(record["sender"] or "", role), inline=role == "error")
             if new is not None:
                 payload, changed = payload[:start] + new + payload[end:], True
         return payload if changed else None
@@ -153,6 +156,8 @@ class Reencryption:
         if not chain.encrypts or _is_current(data, chain):
             return None
         name = None
+        if place.role == "error" and not envelope.is_envelope(data):
+            name = json.loads(data).get("name")  # must stay readable: runs are found by it
         if envelope.is_envelope(data):
             content = envelope.read(data)
             place, name = Place(content.get("home", place.home), place.role), content.get("name")
@@ -168,9 +173,9 @@ def _values(table: str, record: dict[str, Any], homes: dict[int, str]) -> Iterat
         value = record[column]
         if value is None:
             continue
-        if column == "message":  # a message from before the codec stays readable: it is not JSON
-            if value.startswith(' {"payload":'):
-                yield column, Place(homes.get(record["run"], ""), "log"), value.encode()
+        if column == "message":  # the text itself, or the envelope of its JSON
+            text = value if value.startswith(' {"payload":') else json.dumps(value)
+            yield column, Place(homes.get(record["run"], ""), "log"), text.encode()
             continue
         place = _place(table, column, record, homes)
         if place is not None:
@@ -183,9 +188,7 @@ def _place(table: str, column: str, record: dict[str, Any], homes: dict[int, str
         case "run" if column in ("memo", "options"):
             return Place(record["workflow"], column)
         case "run":
-            # The name of an error must stay readable; an error from before the codec is left as it is.
-            plain_error = column == "error" and not envelope.is_envelope(record[column])
-            return None if plain_error else Place(f"{record['workflow']}/{record['instance_id']}", column)
+            return Place(f"{record['workflow']}/{record['instance_id']}", column)
         case "schedule":
             return Place(
                 record["workflow"] if column == "content" else f"{record['workflow']}/@{record['name']}", column

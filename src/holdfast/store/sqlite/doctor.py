@@ -25,8 +25,11 @@ _MANY_FREE_PAGES = 5_000
 
 
 class SqliteDoctor:
-    def __init__(self, path: str, now: Callable[[], int]) -> None:
+    def __init__(
+        self, path: str, now: Callable[[], int], driver: opening.SqliteDriver = opening.SqliteDriver.APSW
+    ) -> None:
         self._path = path
+        self._driver = driver
         self._now = now
         self._connection: apsw.Connection
 
@@ -34,7 +37,7 @@ class SqliteDoctor:
         """Open the file; returns why that is not possible."""
         try:
             opening.prepare(self._path, create=False)
-            self._connection = opening.writer(self._path, Guard())
+            self._connection = opening.writer(self._path, Guard(), self._driver)
             found, latest = migrate.version(self._connection), migrations()[-1].version
         except Exception as error:
             return Finding(Severity.ERROR, "file", str(translate(error, self._path, opening.BUSY_S)))
@@ -52,7 +55,8 @@ class SqliteDoctor:
         return [*self._file(), *self._space(), *self._pages()]
 
     def _file(self) -> Iterator[Finding]:
-        yield Finding(Severity.OK, "versions", f"SQLite {apsw.sqlite_lib_version()}, schema {migrations()[-1].version}")
+        version = self._connection.execute("SELECT sqlite_version()").get
+        yield Finding(Severity.OK, "versions", f"SQLite {version}, schema {migrations()[-1].version}")
         mode = self._connection.pragma("journal_mode")
         if mode != "wal":
             yield Finding(

@@ -43,15 +43,18 @@ _DEFAULTS = {("task", "missing"): 0}
 
 
 class SqliteTransfer:
-    def __init__(self, path: str, now: Callable[[], int]) -> None:
+    def __init__(
+        self, path: str, now: Callable[[], int], driver: opening.SqliteDriver = opening.SqliteDriver.APSW
+    ) -> None:
         self._path = path
+        self._driver = driver
         self._now = now
         self._connection: apsw.Connection
 
     async def open(self) -> None:
         opening.prepare(self._path, create=False)
         with self._translating():
-            self._connection = opening.writer(self._path, Guard())
+            self._connection = opening.writer(self._path, Guard(), self._driver)
 
     async def close(self) -> None:
         self._connection.close()

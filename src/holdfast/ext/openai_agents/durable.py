@@ -1,8 +1,8 @@
-"""OpenAI Agents: agents whose model requests, tool calls and guardrails are durable steps of the workflow.
+"""Durable copies of OpenAI agents, a session that is part of the run, and approvals.
 
 ``durable(agent)`` returns a copy of an agent, and of the agents that it hands off to. Inside a workflow, each of their
-model requests, calls of function tools and guardrails becomes a step: its result is recorded, and after a crash the
-agent continues after it. Outside a workflow the copy is an ordinary agent.
+model requests, calls of function tools, requests to MCP servers and guardrails becomes a step: its result is recorded,
+and after a crash the agent continues after it. Outside a workflow the copy is an ordinary agent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from holdfast.core.durations import Duration
 from holdfast.ext.decisions import decisions
+from holdfast.ext.openai_agents.mcp import StepServer
+from holdfast.ext.openai_agents.step import step
 from holdfast.ext.options import StepOptions
 from holdfast.extras import extra
 from holdfast.kernel.step_info import step_info
@@ -59,14 +61,16 @@ def durable(
     model: StepOptions | None = None,
     tool: StepOptions | None = None,
     guardrail: StepOptions | None = None,
+    mcp: StepOptions | None = None,
     on_event: OnEvent | None = None,
     stream: str | None = None,
 ) -> Agent[Deps]:
     """A durable copy of an agent and of all agents that it hands off to.
 
-    ``model``, ``tool`` and ``guardrail`` are the options of the steps of that kind. ``provider`` finds models by name;
-    the default is that of the framework. ``on_event`` receives the events of streamed responses while they arrive.
-    ``stream`` names the durable stream of the run to which these events are written, as JSON: see ``Handle.stream``.
+    ``model``, ``tool``, ``guardrail`` and ``mcp`` are the options of the steps of that kind. ``provider`` finds models
+    by name; the default is that of the framework. ``on_event`` receives the events of streamed responses while they
+    arrive. ``stream`` names the durable stream of the run to which these events are written, as JSON: see
+    ``Handle.stream``. The program connects the MCP servers of the agents before the app opens, and closes them.
 
     Example::
 
@@ -76,7 +80,14 @@ def durable(
         async def answer(ctx: Context, question: str) -> str:
             return (await Runner.run(support, question)).final_output
     """
-    steps = _Steps(model or StepOptions(), tool or StepOptions(), guardrail or StepOptions(), on_event, stream)
+    steps = _Steps(
+        model or StepOptions(),
+        tool or StepOptions(),
+        guardrail or StepOptions(),
+        mcp or StepOptions(),
+        on_event,
+        stream,
+    )
     return _Copies(provider or MultiProvider(), steps).of(agent)
 
 
@@ -169,6 +180,7 @@ class _Steps:
     model: StepOptions
     tool: StepOptions
     guardrail: StepOptions
+    mcp: StepOptions
     on_event: OnEvent | None
     stream: str | None
 
@@ -184,10 +196,6 @@ class _Copies:
     def of(self, agent: Agent[Any]) -> Agent[Any]:
         if (known := self.made.get(id(agent))) is not None:
             return known
-        if agent.mcp_servers:
-            raise TypeError(
-                f"agent {agent.name!r} has MCP servers, which cannot be called in steps; use function tools"
-            )
         made = self.made[id(agent)] = copy.copy(agent)
         made.model = _StepModel(
             partial(self._model, agent.model),
@@ -197,6 +205,7 @@ class _Copies:
             self.steps.stream,
         )
         made.tools = [self._tool(agent, tool) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
+        made.mcp_servers = [StepServer(each, agent.name, self.steps.mcp) for each in agent.mcp_servers]
         made.handoffs = [self._handoff(each) if isinstance(each, Handoff) else self.of(each) for each in agent.handoffs]
         made.input_guardrails = [self._guardrail(agent, each) for each in agent.input_guardrails]
         made.output_guardrails = [self._guardrail(agent, each) for each in agent.output_guardrails]
@@ -234,15 +243,6 @@ class _Copies:
 _Guardrail = TypeVar("_Guardrail", InputGuardrail[Any], OutputGuardrail[Any])
 
 
-async def _step(name: str, options: StepOptions, body: Callable[[], Awaitable[Any]]) -> Any:
-    """The recorded result of a step of the current run. ``body`` returns JSON."""
-
-    async def call() -> Any:
-        return await body()
-
-    return await current_context().call(name, call, retry=options.retry, timeout=options.timeout)
-
-
 class _StepModel(Model):
     """A model whose requests are steps in workflow code. The model itself is made when it is first used.
 
@@ -269,7 +269,7 @@ class _StepModel(Model):
             response = await self.find().get_response(*args, **kwargs)
             return _as_json(_responses(), response)
 
-        return _responses().validate_python(await _step(self.name, self.options, request))
+        return _responses().validate_python(await step(self.name, self.options, request))
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         if not in_workflow_code():
@@ -284,7 +284,7 @@ class _StepModel(Model):
                 if not event.type.endswith(".delta")
             ]
 
-        for event in await _step(self.name, self.options, request):
+        for event in await step(self.name, self.options, request):
             yield _events().validate_python(event)
 
     async def _received(self, events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[TResponseStreamEvent]:
@@ -329,7 +329,7 @@ class _StepTool:
         async def call() -> Any:
             return _encode_output(await self.tool.on_invoke_tool(context, arguments))
 
-        return _decode_output(await _step(self.name, self.options, call))
+        return _decode_output(await step(self.name, self.options, call))
 
 
 _STRUCTURED = {kind.__name__: kind for kind in (ToolOutputText, ToolOutputImage, ToolOutputFileContent)}
@@ -370,7 +370,7 @@ class _StepGuardrail:
             found = await self._check(args)
             return {"info": _encode_output(found.output_info), "tripwire": found.tripwire_triggered}
 
-        recorded = await _step(self.name, self.options, check)
+        recorded = await step(self.name, self.options, check)
         return GuardrailFunctionOutput(_decode_output(recorded["info"]), recorded["tripwire"])
 
     async def _check(self, args: tuple[Any, ...]) -> GuardrailFunctionOutput:
