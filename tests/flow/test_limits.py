@@ -489,6 +489,8 @@ async def test_a_cancelled_run_does_not_wait_for_its_permit(app: Holdfast) -> No
         lambda app: app.workflow(limits=["x"]),
         lambda app: app.workflow(hold="forever"),
         lambda _: Rate(0, per="1 second"),
+        lambda _: Rate(1_000_001, per="1 second"),
+        lambda _: Rate(1, per="1 day", burst=1_000_000_000),
     ],
 )
 def test_a_wrong_declaration_is_refused(app: Holdfast, declare: Callable[[Holdfast], object]) -> None:

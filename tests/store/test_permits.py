@@ -530,6 +530,21 @@ async def test_a_rate_lets_the_burst_start_at_once_and_the_rest_at_its_interval(
     assert granted == [["2"], ["3"], []]
 
 
+async def test_a_rate_that_divides_no_microsecond_is_not_exceeded(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(rate=Pace(700_000, 1000, 1400)))  # 1.43 microseconds between two
+    task = await world.start_claimed()
+    requests = [PermitRequest(task, f"s{n}", 1, [LimitKey("bank")]) for n in range(3000)]
+
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    held = reply.results.count(HELD)
+    world.clock.advance(1)
+    held += len((await limited.look()).granted)
+
+    assert held == 1400 + 500
+    [record] = await world.store.limits(ReadLimits())
+    assert record.tokens == 1400
+
+
 async def test_a_rate_counts_attempts_and_not_permits_in_use(world: World) -> None:
     limited = await desk(world, bank=LimitValues(rate=Pace(1, 1000, 1)))
     first, second = await world.start_claimed("a"), await world.start_claimed("b")
