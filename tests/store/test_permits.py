@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from holdfast.core.model import Status
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
@@ -197,18 +199,20 @@ async def test_a_task_that_has_to_wait_is_released_and_due_when_its_permit_is_gr
     assert await limited.ask(claim.task, "", park=True) is HELD
 
 
-async def test_a_permit_granted_between_parking_and_the_release_makes_the_task_due(world: World) -> None:
+@pytest.mark.parametrize("owner", ["w1", "w2"])
+async def test_a_permit_granted_between_parking_and_the_release_makes_the_task_due(world: World, owner: str) -> None:
     limited = await desk(world)
-    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner="w2")
+    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner=owner)
     await limited.ask(first)
     await limited.ask(second)
-    await world.store.exchange_permits(PermitExchange("w2", parked=[PermitPark(second)]))
+    await world.store.exchange_permits(PermitExchange(owner, parked=[PermitPark(second)]))
     await limited.give_back(first)
+    await limited.look(owner)
 
     await world.commit(second, then=waiting("never"))
     await limited.look("w1")
 
-    claim = await world.claim_one("w2")
+    claim = await world.claim_one(owner)
     assert await limited.ask(claim.task) is HELD
 
 

@@ -40,8 +40,9 @@ class Rate:
             raise InvalidOptionError(
                 f"a rate is at most {_MAX_PER_MS * 1000:,} starts per second, not {self.count:,} per {shown(self.per)}"
             )
-        if (self.burst or self.count) * per > _MAX_BURST_MS * self.count:
+        burst = self.burst or self.count
+        if burst * per > _MAX_BURST_MS * self.count:
             raise InvalidOptionError(
-                f"burst={self.burst or self.count:,} is too high for {self.count:,} per {shown(self.per)}: so many starts would "
-                "take more than 100 years at this rate"
+                f"burst={burst:,} is too high for {self.count:,} per {shown(self.per)}: so many starts would take more "
+                "than 100 years at this rate"
             )

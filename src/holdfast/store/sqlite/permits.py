@@ -346,8 +346,8 @@ class _Flow:
     def _mark_tokens(self, run: int, unit: int, step: object, keys: Sequence[LimitKey], needs_tokens: int) -> None:
         """Record that a run has taken the tokens of its rates: its later turns continue, and take none.
 
-        A grant does not record it, because the permit of a run that is paused before it begins is withdrawn: the request
-        that adopts the granted permit does.
+        A grant does not record it, because the permit of a run that is paused before it begins is withdrawn: the
+        request that adopts the granted permit does.
         """
         if needs_tokens and _is_run(unit, step) and any(self._uses.has_rate(key) for key in keys):
             self._tx.connection.execute(_SQL["mark_tokens"], (run,))

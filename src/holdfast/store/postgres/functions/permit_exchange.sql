@@ -268,7 +268,7 @@ BEGIN
     END IF;
     WITH held AS (
         UPDATE {schema}.holdfast_permit AS p SET state = {PermitState.HELD}
-         WHERE p.state = {PermitState.GRANTED} AND p.owner = p_owner RETURNING p AS permit
+         WHERE p.state = {PermitState.GRANTED} AND p.owner = p_owner AND p.parked IS NULL RETURNING p AS permit
     )
     SELECT v_held || array_agg(h.permit) INTO v_held FROM held AS h;
     IF p_all THEN
