@@ -46,3 +46,11 @@ class Rate:
                 f"burst={burst:,} is too high for {self.count:,} per {shown(self.per)}: so many starts would take more "
                 "than 100 years at this rate"
             )
+
+    @classmethod
+    def unchecked(cls, count: int, per: Duration, burst: int) -> Rate:
+        """A rate that the database has, which may be one that an earlier release accepted."""
+        rate = object.__new__(cls)
+        for name, value in (("count", count), ("per", per), ("burst", burst)):
+            object.__setattr__(rate, name, value)
+        return rate
