@@ -39,7 +39,8 @@ def test_a_schedule_is_created_changed_and_deleted_on_the_command_line(live: Liv
     )
     shown = schedules("get", "n", "--runs", "0")
     assert [text in shown for text in ("run timeout", '{"by": "ann"}', "priority 3")] == [False, True, True]
-    assert live.run("schedules", "update", "n", "--reason", "none").returncode == 1
+    assert live.run("schedules", "update", "n", "--reason", "none").returncode == 2
+    assert live.run("schedules", "preview", "n", "--count", "0").returncode == 2
     assert live.run("schedules", "update", "n", "--clear", "cron", "--cron", "0 3 * * *").returncode == 2
     assert schedules("pause", "n", "--note", "moving") == "paused schedule n\n"
     assert "paused: moving" in schedules("get", "n")

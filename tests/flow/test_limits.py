@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Completed, Context, Holdfast, InvalidOptionError, Rate, Retry, Transaction, WorkerConfig
+from holdfast.store.protocol import ChangeLimit, LimitValues, Pace
 from holdfast.testing import Harness
 
 
@@ -489,11 +490,26 @@ async def test_a_cancelled_run_does_not_wait_for_its_permit(app: Holdfast) -> No
         lambda app: app.workflow(limits=["x"]),
         lambda app: app.workflow(hold="forever"),
         lambda _: Rate(0, per="1 second"),
+        lambda _: Rate(1_000_001, per="1 second"),
+        lambda _: Rate(1, per="1 day", burst=1_000_000_000),
     ],
 )
 def test_a_wrong_declaration_is_refused(app: Holdfast, declare: Callable[[Holdfast], object]) -> None:
     with pytest.raises(InvalidOptionError):
         declare(app)
+
+
+async def test_a_stored_rate_that_would_be_refused_now_is_listed_and_can_be_changed(app: Holdfast) -> None:
+    app.limit("bank", concurrency=1)
+    async with Harness(app) as h:
+        stored = LimitValues(rate=Pace(1, 86_400_000, 1_000_000_000))
+        await h._opened().store.limits(ChangeLimit("bank", stored))
+
+        [limit] = await h.app.list_limits()
+        assert limit.rate is not None
+        assert limit.rate.burst == 1_000_000_000
+        changed = await h.app.set_limit("bank", rate=Rate(1, per="1 day"))
+        assert changed.rate == Rate(1, "1 day", 1)
 
 
 async def test_metrics_have_the_use_of_each_limit(app: Holdfast) -> None:

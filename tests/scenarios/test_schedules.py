@@ -224,6 +224,41 @@ async def test_a_trigger_starts_a_run_now_also_of_a_paused_schedule(app: Holdfas
         assert (await first.result()) in (1, 2)
 
 
+async def test_a_triggered_run_receives_the_result_of_the_last_successful_run(app: Holdfast, store_kind: str) -> None:
+    job = Job(app)
+    app.schedule("s", job.workflow, every="1 hour", paused=True)
+    async with harness(app, store_kind) as h:
+        for _ in range(3):  # no tick is taken up in between
+            run = await h.app.schedules.trigger("s")
+            await h.run_until_idle()
+
+        assert job.results == [None, 1, 2]
+        assert [outcome for _, outcome in await outcomes(h)] == ["complete"] * 3
+        assert (await run.describe()).schedule == "s"
+        await h.app.schedules.resume("s")
+        await h.advance("1 hour")
+        assert job.results == [None, 1, 2, 3]
+
+
+async def test_a_trigger_that_records_the_end_of_a_run_does_not_hold_up_a_queued_tick(
+    app: Holdfast, store_kind: str
+) -> None:
+    job = Job(app, takes="90 minutes")
+    app.schedule("s", job.workflow, every="1 hour", overlap="queue_one")
+    async with harness(app, store_kind) as h:
+        await h.advance("2 hours")  # the first tick has a run, the second one is queued
+        await h.advance("29 minutes")
+        assert job.ticks == ["01 01:00"]
+        await h.advance("1 minute", run=False)
+        await h.run_until_idle()
+        await h.app.schedules.trigger("s")
+        await h.advance("1 minute")
+
+        assert sorted(job.ticks) == ["01 01:00", "01 02:00", "01 02:30"]
+        assert job.results[0] is None
+        assert set(job.results[1:]) == {1}
+
+
 async def test_a_backfill_runs_each_tick_once_one_after_the_other(app: Holdfast) -> None:
     job = Job(app, takes="10 minutes")
     app.schedule("s", job.workflow, cron="0 3 * * *", paused=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from holdfast.core.model import Status
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
@@ -197,18 +199,20 @@ async def test_a_task_that_has_to_wait_is_released_and_due_when_its_permit_is_gr
     assert await limited.ask(claim.task, "", park=True) is HELD
 
 
-async def test_a_permit_granted_between_parking_and_the_release_makes_the_task_due(world: World) -> None:
+@pytest.mark.parametrize("owner", ["w1", "w2"])
+async def test_a_permit_granted_between_parking_and_the_release_makes_the_task_due(world: World, owner: str) -> None:
     limited = await desk(world)
-    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner="w2")
+    first, second = await world.start_claimed("a"), await world.start_claimed("b", owner=owner)
     await limited.ask(first)
     await limited.ask(second)
-    await world.store.exchange_permits(PermitExchange("w2", parked=[PermitPark(second)]))
+    await world.store.exchange_permits(PermitExchange(owner, parked=[PermitPark(second)]))
     await limited.give_back(first)
+    await limited.look(owner)
 
     await world.commit(second, then=waiting("never"))
     await limited.look("w1")
 
-    claim = await world.claim_one("w2")
+    claim = await world.claim_one(owner)
     assert await limited.ask(claim.task) is HELD
 
 
@@ -528,6 +532,21 @@ async def test_a_rate_lets_the_burst_start_at_once_and_the_rest_at_its_interval(
         granted.append(await limited.granted())
 
     assert granted == [["2"], ["3"], []]
+
+
+async def test_a_rate_that_divides_no_microsecond_is_not_exceeded(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(rate=Pace(700_000, 1000, 1400)))  # 1.43 microseconds between two
+    task = await world.start_claimed()
+    requests = [PermitRequest(task, f"s{n}", 1, [LimitKey("bank")]) for n in range(3000)]
+
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    held = reply.results.count(HELD)
+    world.clock.advance(1)
+    held += len((await limited.look()).granted)
+
+    assert held == 1400 + 500
+    [record] = await world.store.limits(ReadLimits())
+    assert record.tokens == 1400
 
 
 async def test_a_rate_counts_attempts_and_not_permits_in_use(world: World) -> None:

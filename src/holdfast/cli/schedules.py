@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import remote_command
-from holdfast.cli.remote import CommandFailedError, Remote
+from holdfast.cli.remote import Remote
 from holdfast.cli.schedule_options import (
     Calendars,
     CatchUp,
@@ -214,7 +214,7 @@ def update(
         reason=reason,
     )  # fmt: skip
     if json.loads(body).keys() <= {"reason"}:
-        raise CommandFailedError("give at least one option to change")
+        raise typer.BadParameter("give at least one option to change")
     remote.patch("_schedules", name, expect="name", body=body)
     typer.echo(f"updated schedule {name}")
 
@@ -288,7 +288,7 @@ def backfill(
 def preview(
     remote: Remote,
     name: Name,
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", help="Number of ticks.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="Number of ticks.")] = 10,
 ) -> None:
     """Show the next ticks, in UTC.
 

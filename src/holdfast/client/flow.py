@@ -139,7 +139,7 @@ def _no_limit(name: str) -> LimitNotFoundError:
 
 def _rate(values: LimitValues) -> Rate | None:
     pace = values.rate
-    return None if pace is None else Rate(pace.permits, describe(pace.per_ms), pace.burst)
+    return None if pace is None else Rate.unchecked(pace.permits, describe(pace.per_ms), pace.burst)
 
 
 def _info(record: LimitRecord) -> LimitInfo:

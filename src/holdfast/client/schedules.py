@@ -37,7 +37,15 @@ from holdfast.kernel.schedule_options import (
     shown_options,
     start_options,
 )
-from holdfast.kernel.schedule_rules import BACKFILL, TRIGGER, backfill_overlap, first_tick, held, instance_id
+from holdfast.kernel.schedule_rules import (
+    BACKFILL,
+    TRIGGER,
+    backfill_overlap,
+    first_tick,
+    held,
+    instance_id,
+    record_ends,
+)
 from holdfast.kernel.scheduled_runs import scheduled_run
 from holdfast.store.protocol import (
     OPEN_TICKS,
@@ -176,12 +184,14 @@ class Schedules:
 
         def edit(row: ScheduleRow, content: ScheduleContent) -> ScheduleChange:
             seq, now = row.seq + 1, self._now_ms()
+            ended, ticks = record_ends(row, content, now)  # the run receives the result of the last successful one
             run = instance_id(row.name, now, seq)
             tick = TickRow(seq, now, TRIGGER, Overlap.ALLOW, TickState.STARTED, row.workflow, run, now)
-            new = scheduled_run(self._requests, row, content, tick)
+            new = scheduled_run(self._requests, ended, content, tick)
             return ScheduleChange(
-                row.name, row.revision, replace(row, seq=seq), [tick], [new], audit("schedule_trigger", reason)
-            )
+                row.name, row.revision, replace(ended, seq=seq), [*ticks, tick], [new],
+                audit("schedule_trigger", reason),
+            )  # fmt: skip
 
         changed = await self._apply(name, edit)
         run = changed.created[0].run

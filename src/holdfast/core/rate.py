@@ -10,6 +10,10 @@ from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
 
 _MAX_COUNT = 1_000_000_000
+_MAX_PER_MS = 1000
+"""Starts per millisecond: the database counts in microseconds."""
+_MAX_BURST_MS = 100 * 365 * 86_400_000
+"""Time in which the tokens of a burst come back: its microseconds are added to a time in the database, as 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +33,24 @@ class Rate:
         check_count("count", self.count, _MAX_COUNT)
         if self.burst is not None:
             check_count("burst", self.burst, _MAX_COUNT)
-        if to_ms(self.per, "per") < 1:
+        per = to_ms(self.per, "per")
+        if per < 1:
             raise InvalidOptionError(f"per must be at least a millisecond, not {shown(self.per)}")
+        if self.count > per * _MAX_PER_MS:
+            raise InvalidOptionError(
+                f"a rate is at most {_MAX_PER_MS * 1000:,} starts per second, not {self.count:,} per {shown(self.per)}"
+            )
+        burst = self.burst or self.count
+        if burst * per > _MAX_BURST_MS * self.count:
+            raise InvalidOptionError(
+                f"burst={burst:,} is too high for {self.count:,} per {shown(self.per)}: so many starts would take more "
+                "than 100 years at this rate"
+            )
+
+    @classmethod
+    def unchecked(cls, count: int, per: Duration, burst: int) -> Rate:
+        """A rate that the database has, which may be one that an earlier release accepted."""
+        rate = object.__new__(cls)
+        for name, value in (("count", count), ("per", per), ("burst", burst)):
+            object.__setattr__(rate, name, value)
+        return rate

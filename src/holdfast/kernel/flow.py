@@ -122,7 +122,9 @@ def check_limit(limit: Limit) -> Limit:
 
 def check_values(concurrency: Any, rate: Any) -> None:
     if concurrency is not None and not is_whole_number(concurrency, 0, _MAX_COUNT):
-        raise InvalidOptionError(f"concurrency must be a whole number or None, not {shown(concurrency)}")
+        raise InvalidOptionError(
+            f"concurrency must be a whole number from 0 to {_MAX_COUNT:,}, or None, not {shown(concurrency)}"
+        )
     if rate is not None and not isinstance(rate, Rate):
         raise InvalidOptionError(f"rate must be a Rate, such as Rate(10, per='1 second'), not {shown(rate)}")
 

@@ -55,6 +55,16 @@ def take_up(row: ScheduleRow, content: ScheduleContent, now: int) -> Taken:
     return taking.taken()
 
 
+def record_ends(row: ScheduleRow, content: ScheduleContent, now: int) -> tuple[ScheduleRow, list[TickRow]]:
+    """Record the runs that have ended, and take up no tick.
+
+    Returns the schedule with the output of the last successful run, and the ticks to write.
+    """
+    taking = _TakeUp(row, content, now)
+    taking.record_ends()
+    return taking.row, taking.changed
+
+
 def first_tick(content: ScheduleContent, name: str, now: int) -> tuple[int | None, int | None]:
     """The first tick after a moment, and its due time: for a schedule that is created, resumed or changed."""
     tick = content.spec.after(from_ms(now))
@@ -214,10 +224,19 @@ class _TakeUp:
 
     # --- the result
 
+    @property
+    def row(self) -> ScheduleRow:
+        return self._row
+
+    @property
+    def changed(self) -> list[TickRow]:
+        """The ticks to write."""
+        return list(self._changed.values())
+
     def taken(self) -> Taken:
         self._row.due_at = self._next_due()
         blocking = [tick.run for tick in self._open if tick.run is not None] if self._queued else []
-        return Taken(self._row, list(self._changed.values()), self._starts, self._ends, blocking)
+        return Taken(self._row, self.changed, self._starts, self._ends, blocking)
 
     def _next_due(self) -> int | None:
         times: list[int] = []

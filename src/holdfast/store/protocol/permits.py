@@ -34,6 +34,11 @@ class Pace(NamedTuple):
     per_ms: int
     burst: int
 
+    @property
+    def interval(self) -> int:
+        """Microseconds between two permits, rounded up so that the rate is not exceeded."""
+        return -(-self.per_ms * 1000 // self.permits)
+
 
 @dataclass(frozen=True, slots=True)
 class LimitValues:
@@ -130,8 +135,7 @@ class StoredLimit(NamedTuple):
         """``tat``: the latest theoretical arrival time of its keys, in microseconds."""
         declared, tokens, pace = None, 0, self.values.rate
         if pace is not None:
-            interval = pace.per_ms * 1000 // pace.permits
-            tokens = min(pace.burst, max(0, -((now_ms * 1000 - tat) // interval)))
+            tokens = min(pace.burst, max(0, -((now_ms * 1000 - tat) // pace.interval)))
         if self.declared is not None:
             concurrency, rate, fair, weights = json.loads(self.declared)
             declared = LimitValues(concurrency, None if rate is None else Pace(*rate), fair, weights)

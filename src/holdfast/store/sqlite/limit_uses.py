@@ -66,7 +66,7 @@ class LimitUses:
         if rate is None or not needs_tokens:
             return Room(not full, None, tat, used, passed, virtual)
         now = self._tx.now * 1000
-        interval = rate.per_ms * 1000 // rate.permits
+        interval = rate.interval
         latest = now + rate.burst * interval
         arrival = max(min(tat, latest), now) + interval
         early = arrival - latest

@@ -180,6 +180,8 @@ class _Flow:
             held = state != _WAITING
             new = (permit, _HELD if held else _WAITING, owner, epoch, one.attempt, None if held else parked)
             connection.execute(_SQL["adopt"], new)
+            if held and not has_tokens:
+                self._mark_tokens(run, unit, step, one.limits, 1)
         if held:
             return PermitResult.HELD
         if one.park:
@@ -334,7 +336,6 @@ class _Flow:
         connection.execute(_SQL["after_grant"], (group.id, count))
         self._uses.take(keys, group.needs_tokens, group.passed, count)
         for run, unit, step, owner, state, attempt, epoch in granted:
-            self._mark_tokens(run, unit, step, keys, group.needs_tokens)
             if state == _HELD:
                 self.held.append((run, unit, step, attempt, epoch))
             elif owner is None:
@@ -343,6 +344,10 @@ class _Flow:
             connection.execute(_SQL["next_head"], (group.id,))
 
     def _mark_tokens(self, run: int, unit: int, step: object, keys: Sequence[LimitKey], needs_tokens: int) -> None:
-        """Record that a run has taken the tokens of its rates: its later turns continue, and take none."""
+        """Record that a run has taken the tokens of its rates: its later turns continue, and take none.
+
+        A grant does not record it, because the permit of a run that is paused before it begins is withdrawn: the
+        request that adopts the granted permit does.
+        """
         if needs_tokens and _is_run(unit, step) and any(self._uses.has_rate(key) for key in keys):
             self._tx.connection.execute(_SQL["mark_tokens"], (run,))

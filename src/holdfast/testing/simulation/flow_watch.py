@@ -31,7 +31,7 @@ SELECT g.name, g.key, g.waiting FROM holdfast_permit_group AS g
 _TOO_FAST = """
 SELECT u.name, u.key FROM holdfast_limit_use AS u JOIN holdfast_limit AS l ON l.name = u.name
  WHERE l.rate_count IS NOT NULL AND u.used > 0
-   AND u.tat > ?1 * 1000 + l.burst * (l.rate_ms * 1000 / l.rate_count)"""
+   AND u.tat > ?1 * 1000 + l.burst * ((l.rate_ms * 1000 + l.rate_count - 1) / l.rate_count)"""
 _FORGOTTEN_KEY = """
 SELECT t.workflow, t.fair_key FROM holdfast_task AS t INDEXED BY holdfast_task_fair
  WHERE t.bucket = 3 AND t.owner IS NULL AND t.run_at IS NOT NULL

@@ -26,8 +26,8 @@ BEGIN
 END $$;
 
 -- Record that runs, whose tasks this transaction has locked, have taken the tokens of their rates: their later turns
--- continue, and take none. A grant does not record it, because it locks no tasks: the request that adopts the granted
--- permit does.
+-- continue, and take none. A grant does not record it, because it locks no tasks, and because the permit of a run that is
+-- paused before it begins is withdrawn: the request that adopts the granted permit does.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_mark_runs_with_tokens(p_runs BIGINT[], p_limits TEXT[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -268,7 +268,7 @@ BEGIN
     END IF;
     WITH held AS (
         UPDATE {schema}.holdfast_permit AS p SET state = {PermitState.HELD}
-         WHERE p.state = {PermitState.GRANTED} AND p.owner = p_owner RETURNING p AS permit
+         WHERE p.state = {PermitState.GRANTED} AND p.owner = p_owner AND p.parked IS NULL RETURNING p AS permit
     )
     SELECT v_held || array_agg(h.permit) INTO v_held FROM held AS h;
     IF p_all THEN

@@ -92,7 +92,8 @@ BEGIN
                                                 WHERE o.name = n.name AND o.key = n.key) AS is_later
                   FROM (SELECT DISTINCT m.at, m.name, m.key, m.settled FROM member AS m) AS n
                   LEFT JOIN {schema}.holdfast_limit AS f ON f.name = n.name
-                 CROSS JOIN LATERAL (SELECT f.rate_ms * 1000 / f.rate_count AS spacing) AS r
+                 CROSS JOIN LATERAL (
+                        SELECT (f.rate_ms * 1000 + f.rate_count - 1) / f.rate_count AS spacing) AS r
                   LEFT JOIN {schema}.holdfast_limit_use AS u ON u.name = n.name AND u.key = n.key
                  ORDER BY n.at) AS x
     )
@@ -322,7 +323,8 @@ BEGIN
         v_left := v_take.taken;
         WITH granted AS (
             UPDATE {schema}.holdfast_permit AS p
-               SET state = CASE WHEN p.owner = p_owner THEN {PermitState.HELD} ELSE {PermitState.GRANTED} END,
+               SET state = CASE WHEN p.owner = p_owner AND p.parked IS NULL THEN {PermitState.HELD}
+                                ELSE {PermitState.GRANTED} END,
                    woken = false
               FROM unnest(v_permits, v_take.taken) AS t (id, taken) WHERE t.taken AND p.id = t.id
             RETURNING p AS permit

@@ -211,7 +211,7 @@ DELETE FROM holdfast_permit
                   AND t.queue = ?1);
 
 -- name: hold_granted
-UPDATE holdfast_permit SET state = 2 WHERE state = 1 AND owner = ?1
+UPDATE holdfast_permit SET state = 2 WHERE state = 1 AND owner = ?1 AND parked IS NULL
 RETURNING run, unit, step, attempt, epoch;
 
 -- name: positions
