@@ -326,8 +326,9 @@ def _check_open(remote: Remote, workflow: str, id: str) -> None:
     """Refuse to resume an instance that has ended: the server would accept the request without any effect."""
     status = remote.get(workflow, "instances", id, expect="details").fields("details").text("status")
     if status in TERMINAL:
+        how = "retry to continue from its history, or restart" if status == "errored" else "restart"
         raise CommandFailedError(
-            f"{workflow}/{id} has ended ({status}) and cannot be resumed; use restart to run it again"
+            f"{workflow}/{id} has ended ({status}) and cannot be resumed; use {how} to run it again"
         )
 
 
