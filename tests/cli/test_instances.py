@@ -319,7 +319,7 @@ def test_a_terminated_run_can_be_restarted_and_stays_readable(live: LiveServer) 
     assert live.ok("history", *instance_args("t-1"), "--run", "0").startswith(
         "fulfil/t-1, run 0 (the current run is 1)"
     )
-    assert "Nothing has happened" in live.ok("history", *instance_args("t-1"), "--run", "7")
+    assert live.ok("history", *instance_args("t-1"), "--run", "7").endswith("\nThere is no run 7.\n")
 
 
 def test_a_command_acts_on_every_id_and_reports_each_outcome(live: LiveServer) -> None:

@@ -42,8 +42,20 @@ def test_single_instances_are_repaired() -> None:
         assert output in done.stdout
 
 
+def test_named_instances_are_deleted() -> None:
+    done, sent = _run("delete", "fulfil/o-1", "pay/p-1", "--reason", "x", responses=[{"ok": True}] * 2)
+
+    assert done.stdout == "fulfil/o-1: deleted.\npay/p-1: deleted.\n", done.stderr
+    assert sent == [
+        ("DELETE", f"{BASE}/fulfil/instances/o-1", {"reason": "x"}),
+        ("DELETE", f"{BASE}/pay/instances/p-1", {"reason": "x"}),
+    ]
+
+
 def test_a_dry_run_shows_the_count_and_a_sample() -> None:
-    listed = {"id": "o-1", "details": {"status": "errored"}, "createdAt": "2026-01-01T00:00:00.000Z"}
+    listed = {
+        "id": "o-1", "workflowName": "fulfil", "details": {"status": "errored"}, "createdAt": "2026-01-01T00:00:00.000Z"
+    }  # fmt: skip
 
     done, [(method, path, body)] = _run(
         "retry", "--status", "errored", "--error", "KeyError", "--since", "1h", "--dry-run",
@@ -52,7 +64,7 @@ def test_a_dry_run_shows_the_count_and_a_sample() -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("retry would be applied to 12 instances.\n")
-    assert "o-1" in done.stdout
+    assert "\nfulfil/o-1  errored " in done.stdout
     assert (method, path, body["action"], body["dryRun"]) == ("POST", f"{BASE}/_bulk", "retry", True)
     assert {**body["filter"], "endedAfter": ""} == {"status": "errored", "error": "KeyError", "endedAfter": ""}
 
@@ -81,7 +93,7 @@ def test_a_fork_takes_a_filter() -> None:
         responses=[{"id": "j"}, ended],
     )  # fmt: skip
 
-    assert (done.returncode, done.stdout) == (0, "fork: 1 done, 0 failed, 0 skipped of 1 instances.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "fork: 1 done, 0 failed, 0 skipped of 1 instance.\n"), done.stderr
     assert sent[0][2]["arguments"] == {"before": "pay", "suffix": "-x", "outputs": {"a": 1}}
 
 
@@ -94,7 +106,6 @@ def test_a_fork_takes_a_filter() -> None:
         ["retry"],
         ["retry", "fulfil/o-1", "--status", "errored"],
         ["retry", "-i", "o-1"],
-        ["delete", "fulfil/o-1"],
         ["resolve", "fulfil/o-1", "--step", "s"],
         ["retry", "--ended-after", "yesterday"],
     ],
@@ -146,3 +157,13 @@ def test_the_attributes_of_a_filter_are_compared_as_those_of_a_list() -> None:
 
     assert done.returncode == 0, done.stderr
     assert body["filter"]["search"] == {"total": [">=", 100], "n": 5, "code": "007", "vip": True, "team": "a"}
+
+
+def test_the_resume_of_an_errored_run_names_the_retry() -> None:
+    done, sent = _run("resume", "fulfil/o-1", responses=[{"id": "o-1", "details": {"status": "errored"}}])
+
+    assert (done.returncode, len(sent)) == (1, 1)
+    assert done.stderr == (
+        "fulfil/o-1 has ended (errored) and cannot be resumed; "
+        "use retry to continue from its history, or restart to run it again\n"
+    )

@@ -168,6 +168,7 @@ async def test_a_bulk_action_runs_in_the_background(store: Any) -> None:
         failed = {"workflow": "order", "error": "KeyError", "search": {}}
         dry = await _send(api, "POST", "/_bulk", action="retry", filter=failed, dryRun=True)
         assert (dry["count"], [item["id"] for item in dry["sample"]][:2]) == (60, ["o0", "o1"])
+        assert {item["workflowName"] for item in dry["sample"]} == {"order"}
         fixed.append(True)
 
         started = await _send(api, "POST", "/_bulk", action="retry", filter=failed, reason="fixed")

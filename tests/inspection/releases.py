@@ -67,7 +67,8 @@ def checker(h: Harness, app: Holdfast) -> Checker:
     """A checker of the harness's runs on the code of an app."""
     client = h._opened().client
     requests = type(client._requests)(app.registry, app.limits, h._own_app.runtime, h._own_app.runtime.time)
-    return Checker(h._opened().store, Replayer(app.registry, requests, lambda: round(h.now().timestamp() * 1000)))
+    replayer = Replayer(app.registry, requests, lambda: round(h.now().timestamp() * 1000))
+    return Checker(h._opened().store, replayer, app.worker_config.version)
 
 
 async def check(h: Harness, app: Holdfast, **options: Any) -> CheckReport:

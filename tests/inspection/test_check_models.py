@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import ChainTask, Context, Holdfast, Outcome, Retry, Waiting
-from holdfast.checking import CheckOptions
+from holdfast import ChainTask, Context, Holdfast, Outcome, Retry, Waiting, WorkerConfig
+from holdfast.checking import CheckOptions, CheckReport
 from holdfast.store.protocol import SnapshotQuery
 from holdfast.testing import Harness
 
@@ -214,3 +214,34 @@ async def test_a_run_that_ends_or_is_deleted_during_the_check_is_left_out(
     report = await checked.check(CheckOptions())
 
     assert (report.of("orders").checked, report.of("orders").counts) == (0, {})
+
+
+def _pinned(version: str | None, event: str) -> Holdfast:
+    app = Holdfast("sqlite://", worker=WorkerConfig(version=version))
+
+    @app.workflow(name="invoice", pinned=True)
+    async def invoice(ctx: Context) -> str:
+        await ctx.do("write", lambda: 1) if event == "signed" else await ctx.sleep("write", "1 hour")
+        return str((await ctx.wait_for_event("go", type=event)).payload)
+
+    return app
+
+
+async def test_runs_that_are_pinned_to_another_version_do_not_fail_the_check() -> None:
+    async with Harness(_pinned("1", "signed")) as h:
+        run = await h.start("invoice", id="i-1")
+        await h.run_until_idle()
+        assert (await run.describe()).status == "waiting"
+
+        for version, expected in (("2", True), ("1", False), (None, False)):
+            report = await check(h, _pinned(version, "approved"))
+            assert report.ok is expected, report.text()
+        unchanged, changed = await check(h, _pinned("2", "signed")), await check(h, _pinned("2", "approved"))
+
+    what = "invoice: 0 runs checked, 0 fit\n  1 run pinned to another version, not counted; {} would fit if moved"
+    assert unchanged.text().startswith(what.format(1))
+    assert changed.text() == what.format(0) + "\nall open runs are pinned to other versions"
+    merged = CheckReport()
+    merged.merge(changed)
+    merged.merge(unchanged)
+    assert (merged.workflows["invoice"].pinned, merged.workflows["invoice"].pinned_fits) == (2, 1)

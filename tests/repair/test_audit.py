@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.errors import InstanceTerminalError
+from holdfast.errors import InstanceTerminalError, StateError
 from repair.conftest import Open
 from repair.test_retry import ONCE, Calls
 
@@ -77,3 +77,27 @@ async def test_an_event_with_an_actor_and_a_reason_has_one_record(opened: Open) 
 
         [record] = (await app.audit(run)).items
         assert (record.action, record.actor, record.reason) == ("send_event", "ann", "decided by phone")
+
+
+async def test_a_repair_that_the_state_of_the_run_does_not_allow_has_a_record(opened: Open) -> None:
+    app = _app(Calls())
+
+    async with opened(app) as h:
+        run = await h.start("flow", id="r")
+        await h.run_until_idle()
+        with app.acting_as("ann"):
+            for request in (run.retry(), run.fork(before="none"), run.resolve("a", result=1)):
+                with pytest.raises(StateError):
+                    await request
+            await run.terminate()
+            with pytest.raises(StateError):
+                await run.resolve("a", result=1, reason="again")
+
+        records = [(r.action, r.outcome, r.reason) for r in (await app.audit(run)).items if r.actor == "ann"]
+        assert records[::-1] == [
+            ("retry", "refused", None),
+            ("fork", "refused", None),
+            ("resolve", "refused", None),
+            ("terminate", "done", None),
+            ("resolve", "refused", "again"),
+        ]

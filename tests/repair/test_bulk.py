@@ -176,3 +176,22 @@ async def test_a_bulk_retry_of_a_fork_starts_the_child_of_its_origin_again(opene
         await h.run_until_idle()
         assert await fork.result(timeout=5) == "went"
         assert (await origin.status()).status == "errored"
+
+
+async def test_a_repeated_bulk_fork_does_not_fork_its_own_forks(opened: Open) -> None:
+    broken = [True]
+    app = _app(broken, [])
+
+    async with opened(app) as h:
+        for n in (1, 3):
+            await h.start("flow", n, id=f"r{n}")
+        await h.run_until_idle()
+        failed = app.bulk(Filter(status="errored"))
+        assert await failed.fork("work", suffix="-x") == BulkResult(done=2)
+        await h.run_until_idle()
+        await (await app.get("flow", "r1-x")).retry()  # the current run of this fork is no fork
+        await h.run_until_idle()
+
+        assert await failed.count() == 4
+        assert await failed.fork("work", suffix="-x") == BulkResult(skipped=4)
+        assert await failed.fork("work", suffix="-y") == BulkResult(done=4)

@@ -393,3 +393,26 @@ async def test_a_fork_starts_a_child_again_that_was_deleted(opened: Open) -> Non
 
         assert await fork.result(timeout=5) == ["inner ok", "first ok"]
         assert sorted(calls) == ["first", "first", "inner", "inner"]
+
+
+async def test_a_fork_that_is_refused_names_the_run_and_its_steps(opened: Open) -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", lambda: 1)
+        await ctx.do("b", lambda: 2)
+
+    async with opened(app) as h:
+        run = await h.start("flow", id="r")
+        await h.run_until_idle()
+
+        with pytest.raises(StateError) as unknown:
+            await run.fork(before="none")
+        with pytest.raises(StateError) as later:
+            await run.fork(before="b", outputs={"b": 3})
+
+    assert str(unknown.value) == "before: run 0 of flow/r has no step 'none' to fork before; its steps: 'a', 'b'"
+    assert str(later.value) == (
+        "outputs: step 'b' of flow/r has no recorded result before the fork; steps with one: 'a'"
+    )

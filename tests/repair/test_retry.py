@@ -17,7 +17,7 @@ from holdfast import (
     Waiting,
     step_info,
 )
-from holdfast.errors import StateError
+from holdfast.errors import InstanceTerminalError, StateError
 from holdfast.graph.repair import GraphRepairRules
 from holdfast.kernel.model import RecordedRun
 from holdfast.store.protocol import FactsQuery, FactState, RunByName
@@ -710,3 +710,18 @@ async def test_the_retry_of_a_graph_that_timed_out_calls_the_items_that_had_not_
     assert [(unit.key, unit.missing) for unit in continuation.units] == [
         ("each[1]", 0), ("each[2]", 0), ("each[3]", 0), ("each", 3),
     ]  # fmt: skip
+
+
+async def test_an_action_on_an_errored_run_is_refused_with_the_hint_to_retry_it(opened: Open) -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> None:
+        raise KeyError("sku")
+
+    async with opened(app) as h:
+        run = await h.start("flow", id="r")
+        await h.run_until_idle()
+        for request in (run.pause(), run.cancel(), run.send_event("go"), run.move("v2")):
+            with pytest.raises(InstanceTerminalError, match=r"'r' of 'flow' is errored and cannot be .*; retry it to"):
+                await request

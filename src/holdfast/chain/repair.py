@@ -33,10 +33,10 @@ class ChainRepairRules(RepairRules):
     def fork(self, run: RecordedRun, before: str, outputs: Mapping[str, bytes]) -> Continuation:
         types = [step.type for step in Progress.of(run.facts).steps]
         if before not in types:
-            raise unknown_step(before, types)
+            raise unknown_step(run, before, types)
         kept = {*types[: types.index(before)]}
         facts = [fact for fact in run.facts if fact.state != FactState.PLAN and fact.key in kept]
         done = {fact.key for fact in facts if fact.state == FactState.RESULT}
         if kept - done:
-            raise unknown_step(before, done)
-        return Continuation(replaced(facts, outputs, StepType.DO))
+            raise unknown_step(run, before, done)
+        return Continuation(replaced(run, facts, outputs, StepType.DO))

@@ -39,8 +39,10 @@ class CheckOptions:
 class Checker:
     """Checks the open runs of one store on the code of one app."""
 
-    def __init__(self, store: Store, replayer: Replayer) -> None:
+    def __init__(self, store: Store, replayer: Replayer, version: str | None = None) -> None:
+        """``version``: that of the app; None: runs that are pinned to a version are checked like all others."""
         self._store = store
+        self._version = version
         self._replayer = replayer
 
     async def check(self, options: CheckOptions, progress: Progress = lambda _checked, _total: None) -> CheckReport:
@@ -51,7 +53,7 @@ class Checker:
             for stored in await self._load(runs[start : start + _PAGE]):
                 row = stored.row
                 if not row.status.terminal:  # it may have ended meanwhile
-                    report.of(row.workflow).add(row.pid, row.number, self._differences(stored))
+                    self._add(report, stored)
                     await asyncio.sleep(0)
             progress(min(start + _PAGE, len(runs)), len(runs))
         return report
@@ -87,6 +89,13 @@ class Checker:
         return [StoredRun(row, snapshots[row.run], []) for row in rows]
 
     # --- comparison
+
+    def _add(self, report: CheckReport, stored: StoredRun) -> None:
+        row, of_workflow, differences = stored.row, report.of(stored.row.workflow), self._differences(stored)
+        if self._version is not None and row.pinned and row.version not in (None, self._version):
+            of_workflow.add_pinned(differences)
+        else:
+            of_workflow.add(row.pid, row.number, differences)
 
     def _differences(self, stored: StoredRun) -> list[Difference]:
         try:

@@ -41,6 +41,10 @@ class WorkflowReport:
     name: str
     checked: int = 0
     fits: int = 0
+    pinned: int = 0
+    """Runs that are pinned to another version: they are not claimed by workers of this code, so they are not
+    counted above."""
+    pinned_fits: int = 0
     counts: Counter[DifferenceKind] = field(default_factory=Counter)
     examples: dict[DifferenceKind, list[Example]] = field(default_factory=dict)
 
@@ -54,8 +58,15 @@ class WorkflowReport:
             if len(examples) < _MAX_EXAMPLES:
                 examples.append(Example(pid, run_number, difference.message))
 
+    def add_pinned(self, differences: list[Difference]) -> None:
+        """Count a run that is pinned to another version. It meets this code only if it is moved."""
+        self.pinned += 1
+        self.pinned_fits += not differences
+
     def merge(self, other: WorkflowReport) -> None:
         self.checked += other.checked
+        self.pinned += other.pinned
+        self.pinned_fits += other.pinned_fits
         self.fits += other.fits
         self.counts += other.counts
         for kind, examples in other.examples.items():
@@ -63,6 +74,9 @@ class WorkflowReport:
 
     def lines(self) -> Iterator[str]:
         yield f"{self.name}: {_runs(self.checked)} checked, {self.fits} fit"
+        if self.pinned:
+            fits = f"{self.pinned_fits} would fit if moved"
+            yield f"  {_runs(self.pinned)} pinned to another version, not counted; {fits}"
         for kind in DifferenceKind:
             if not self.counts[kind]:
                 continue
@@ -105,7 +119,8 @@ class CheckReport:
         lines = [line for name in sorted(self.workflows) for line in self.workflows[name].lines()]
         misfits = self.checked - sum(workflow.fits for workflow in self.workflows.values())
         if not self.checked:
-            lines.append("there are no open runs")
+            others = any(workflow.pinned for workflow in self.workflows.values())
+            lines.append("all open runs are pinned to other versions" if others else "there are no open runs")
         else:
             what = "checked runs (a sample)" if self.sampled else "open runs"
             lines.append(f"{self.checked - misfits:,} of {self.checked:,} {what} fit the code")

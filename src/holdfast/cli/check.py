@@ -88,7 +88,7 @@ def _check(command: CheckCommand, part: int, progress: Progress) -> CheckReport:
             strict = app.worker_config.replay == "strict"
             replayer = Replayer(app.registry, requests, milliseconds(store.clock), strict=strict)
             options = CheckOptions(command.workflow, command.sample, part, command.processes)
-            return await Checker(store, replayer).check(options, progress)
+            return await Checker(store, replayer, app.worker_config.version).check(options, progress)
         finally:
             await store.close()
 

@@ -57,7 +57,8 @@ def check(
     for each workflow how many runs fit, would be parked (with what is recorded and what the code requests), would call
     a step again, would not use a recorded result, have a recorded value that no longer fits, or belong to a workflow
     that the app does not have. Steps after the end of a run's history may be added and removed. Declare other changes
-    that are intended with @app.step(renamed_from=...) and app.retired_steps(...).
+    that are intended with @app.step(renamed_from=...) and app.retired_steps(...). If the app has a version, runs that
+    are pinned to another version are counted apart, because workers of this app do not claim them.
 
     \b
     Examples:

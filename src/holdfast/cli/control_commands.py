@@ -292,10 +292,10 @@ def apply(
 
 
 def manage(
-    remote: Remote, workflow: str, ids: Sequence[str], action: str, outcome: str,
+    remote: Remote, workflow: str, ids: Sequence[str], action: str | None, outcome: str,
     *, body: str | None = None, repeatable: bool = True, check: Check | None = None,
 ) -> None:  # fmt: skip
-    """Send a control request for each id in turn and print its outcome.
+    """Send a control request for each id in turn and print its outcome. ``action``: its route; None: DELETE.
 
     With several ids, a failed request does not stop the others. ``check`` raises if the request must not be sent.
     """
@@ -306,7 +306,11 @@ def manage(
         try:
             if check is not None:
                 check(remote, workflow, instance_id)
-            remote.post(workflow, "instances", instance_id, action, expect="ok", body=body, repeatable=repeatable)
+            path = (workflow, "instances", instance_id)
+            if action is None:
+                remote.delete(*path, expect="ok", body=body)
+            else:
+                remote.post(*path, action, expect="ok", body=body, repeatable=repeatable)
         except CommandFailedError as error:
             if len(unique_ids) == 1:
                 raise
@@ -326,8 +330,9 @@ def _check_open(remote: Remote, workflow: str, id: str) -> None:
     """Refuse to resume an instance that has ended: the server would accept the request without any effect."""
     status = remote.get(workflow, "instances", id, expect="details").fields("details").text("status")
     if status in TERMINAL:
+        how = "retry to continue from its history, or restart" if status == "errored" else "restart"
         raise CommandFailedError(
-            f"{workflow}/{id} has ended ({status}) and cannot be resumed; use restart to run it again"
+            f"{workflow}/{id} has ended ({status}) and cannot be resumed; use {how} to run it again"
         )
 
 

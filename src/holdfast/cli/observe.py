@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.options import read_seconds, remote_command
 from holdfast.cli.remote import Remote
+from holdfast.cli.terminal_text import count_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -148,7 +149,9 @@ def _throughput(found: Fields) -> str:
     due, oldest = found.number("due") or 0, found.time("oldestDue")
     waiting = f"{due} due" + ("" if oldest is None else f", the oldest for {_age(oldest)}")
     workers = found.number("workers") or 0
-    return f"{started} started and {ended} ended in the last minute ({hour}); {waiting}; {workers} workers"
+    return (
+        f"{started} started and {ended} ended in the last minute ({hour}); {waiting}; {count_text(workers, 'worker')}"
+    )
 
 
 def _runs(found: Fields) -> Table:

@@ -79,6 +79,7 @@ CURLS = {
     "instances retry --status errored": (
         'curl --json \'{"action": "retry", "filter": {"status": "errored"}}\' $B/_bulk'
     ),
+    "instances delete fulfil/o-1": "curl -X DELETE $B/fulfil/instances/o-1",
     "instances delete --status complete": (
         'curl --json \'{"action": "delete", "filter": {"status": "complete"}}\' $B/_bulk'
     ),

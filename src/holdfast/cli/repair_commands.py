@@ -43,12 +43,15 @@ def delete(remote: Remote, selection: Selection, reason: Reason = None) -> None:
 
     \b
     Examples:
+      holdfast instances delete fulfil/order-1 --reason "asked by the customer"
       holdfast instances delete --status complete --ended-before 2026-01-01 --dry-run
       holdfast instances delete -w fulfil --id-prefix test-
     """
-    if selection.named:
-        raise typer.BadParameter("select the instances to delete with a filter, such as --id-prefix")
-    run_bulk(remote, selection, "delete", reason)
+    if not selection.named:
+        run_bulk(remote, selection, "delete", reason)
+    body = None if reason is None else json.dumps({"reason": reason})
+    for workflow, ids in selection.named.items():
+        manage(remote, workflow, ids, None, "deleted", body=body, repeatable=False)
 
 
 def fork(

@@ -20,6 +20,7 @@ import typer
 from holdfast.cli.options import read_instant, read_seconds, set_signature
 from holdfast.cli.remote import CommandFailedError, Remote, print_note
 from holdfast.cli.response_fields import TERMINAL, Fields
+from holdfast.cli.terminal_text import count_text
 from holdfast.core.condition_text import parse_condition
 
 _POLL_SECONDS = 0.2
@@ -164,7 +165,7 @@ def run_bulk(
     started = remote.post("_bulk", expect="id", body=json.dumps(body), repeatable=False)
     job = _wait_for_end(remote, started.text("id"), action)
     counts = ", ".join(f"{job.number(name) or 0} {name}" for name in ("done", "failed", "skipped"))
-    typer.echo(f"{action}: {counts} of {job.number('total') or 0} instances.")
+    typer.echo(f"{action}: {counts} of {count_text(job.number('total') or 0, 'instance')}.")
     for error in job.list("errors"):
         typer.echo(f"{error.text('pid')}: {error.text('message')}", err=True)
     if job.number("failed"):
@@ -189,7 +190,7 @@ def _show_progress(action: str, job: Fields | None) -> None:
     """Show the progress in one line of a terminal; None: delete the line."""
     if sys.stderr.isatty():
         visited = 0 if job is None else sum(job.number(name) or 0 for name in ("done", "failed", "skipped"))
-        text = "" if job is None else f"{action}: {visited} of {job.number('total') or 0} instances"
+        text = "" if job is None else f"{action}: {visited} of {count_text(job.number('total') or 0, 'instance')}"
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
@@ -197,7 +198,7 @@ def _show_progress(action: str, job: Fields | None) -> None:
 def _show_sample(counted: Fields, action: str) -> None:
     from holdfast.cli import views
 
-    typer.echo(f"{action} would be applied to {counted.number('count') or 0} instances.")
+    typer.echo(f"{action} would be applied to {count_text(counted.number('count') or 0, 'instance')}.")
     sample = Fields({"instances": counted.any("sample"), "hasNextPage": False})
     if sample.list("instances"):
-        views.show_list(sample, "", None)
+        views.show_list(sample, None, None)

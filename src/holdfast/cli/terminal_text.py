@@ -21,6 +21,11 @@ def one_line(text: str) -> str:
     return escape_controls(" ".join(text.split()))
 
 
+def count_text(number: int, noun: str) -> str:
+    """A number with its noun: ``1 worker``, ``2 workers``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _is_harmless(char: str) -> bool:
     return char.isprintable() or char in _JOINERS or unicodedata.category(char) not in _CONTROL_CATEGORIES
 

@@ -191,10 +191,18 @@ def show_history(history: RunHistory, instance: Fields, *, newest_first: bool, f
     for entry in reversed(entries) if newest_first else entries:
         out.print(Text(f"{timestamp(entry.at):<23}  ").append_text(entry.text), soft_wrap=True)
     if not entries:
-        out.print("Nothing has happened in this run.")
+        out.print(_no_history(history.run_number, meta.number("runNumber")), soft_wrap=True)
     _show_cursors(out, history)
     if current and details.text("status") not in TERMINAL:
         out.print(Text("\nNow: ", "bold").append_text(line(meta.text("why"))), soft_wrap=True)
+
+
+def _no_history(number: int | None, current: int | None) -> str:
+    if number == current:
+        return "Nothing has happened in this run."
+    if number is not None and current is not None and number > current:
+        return f"There is no run {number}."
+    return "There is no record of this run: it was deleted, or nothing happened in it."
 
 
 def _title(history: RunHistory, instance: Fields, current: bool) -> Text:

@@ -173,7 +173,7 @@ class Bulk:
     ) -> BulkResult:
         """Fork each matching instance before a step. The id of a fork is that of its origin and ``suffix``.
 
-        An instance without this step, or whose fork exists already, is skipped.
+        An instance without this step, whose fork exists already, or that is itself such a fork, is skipped.
         """
         return await self._run("fork", {"before": before, "suffix": suffix, "outputs": outputs, "reason": reason})
 
@@ -245,10 +245,7 @@ class BulkActions:
         if not isinstance(suffix, str) or not suffix:
             raise InvalidOptionError("the suffix of a fork's id must be text of at least one character")
         outputs, reason = arguments.get("outputs"), arguments.get("reason")
-        return lambda row: self._repair.fork(
-            row.workflow, row.instance_id, before=before, fork_id=f"{row.instance_id}{suffix}", outputs=outputs,
-            reason=reason,
-        )  # fmt: skip
+        return lambda row: self._repair.fork_as(row, suffix, before, outputs or {}, reason)
 
     def _mover(self, arguments: dict[str, Any]) -> Act:
         version = arguments.get("version")

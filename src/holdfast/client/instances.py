@@ -10,7 +10,7 @@ from holdfast.core import codec
 from holdfast.core.checks import is_whole_number
 from holdfast.core.filters import CombinedFilter, Filter, FilteredRun, combine
 from holdfast.core.limits import Limits
-from holdfast.core.model import from_ms
+from holdfast.core.model import Status, from_ms
 from holdfast.core.names import check_instance_id
 from holdfast.core.records import InstanceStatus, InstanceSummary, Page
 from holdfast.core.show import shown
@@ -179,9 +179,10 @@ def require_found(workflow: str, id: str, record: RunRecord | None) -> RunRecord
 
 def refuse_terminal(row: RunRecord, what: str) -> None:
     if row.status.terminal:
+        retry = "retry it to continue from its history, or " if row.status is Status.ERRORED else ""
         raise InstanceTerminalError(
             f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; "
-            "restart the instance to run it again"
+            f"{retry}restart the instance to run it again"
         )
 
 

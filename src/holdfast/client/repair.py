@@ -9,19 +9,21 @@ between the two requests therefore loses nothing; the retry of the parent can be
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from holdfast.client.audit import audit
 from holdfast.client.instances import Instances, require_found
+from holdfast.client.repair_checks import check_open, replaced, resolved, wrong_state
 from holdfast.client.replaying import Replayer
 from holdfast.client.run_file import StoredRun
 from holdfast.core import codec
 from holdfast.core.actor import current_actor
 from holdfast.core.checks import check_text
 from holdfast.core.failure import Failure
-from holdfast.core.model import Status, StepType, to_ms
+from holdfast.core.model import Status, to_ms
 from holdfast.core.names import check_instance_id
 from holdfast.core.origin import Origin
 from holdfast.errors import ErrorInfo, InstanceExistsError, InvalidOptionError, ResultInvalidError, StateError
@@ -33,17 +35,20 @@ from holdfast.kernel.repair import Continuation, RepairRules, Resolution
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
+    Audit,
     ContinueRun,
     ControlResult,
     DeleteInstance,
     Fact,
     FactsQuery,
     FactState,
+    RecordAction,
     Reply,
     ReplyByHand,
     ResolveStep,
     ResolveUnit,
     RestartRun,
+    RunByName,
     RunRecord,
     SnapshotQuery,
     Store,
@@ -89,15 +94,16 @@ class Repair:
         """
         row = await self._instances.find(found.workflow, found.instance_id)
         if row.run != found.run:
-            raise _replaced(row, "retried")
+            raise replaced(row, "retried")
         return await self._retry(row, reason)
 
     async def _retry(self, row: RunRecord, reason: str | None, resolution: Resolution | None = None) -> RunRecord:
         action = "retry" if resolution is None else "resolve"
         record = audit(action, reason)
-        if row.status is not Status.ERRORED:
-            raise _wrong_state(row, "retried", "errored")
-        continuation = self._rules(row).retry(await self._recorded(row), to_ms(self._clock.now()), resolution)
+        async with self._refusals(row, record):
+            if row.status is not Status.ERRORED:
+                raise wrong_state(row, "retried", "errored")
+            continuation = self._rules(row).retry(await self._recorded(row), to_ms(self._clock.now()), resolution)
         if resolution is not None and resolution.ok:
             await self._check_fit(row, continuation.facts, [resolution.step])
         deleted = await self._repair_children(continuation.children, reason)
@@ -107,7 +113,7 @@ class Repair:
         result = await self._store.control(request, record)
         new = require_found(row.workflow, row.instance_id, result.run)
         if result.refused:
-            raise _wrong_state(new, "retried", "errored")
+            raise wrong_state(new, "retried", "errored")
         self._hub.affected(result.affected)
         self._hub.work()
         return new
@@ -165,7 +171,7 @@ class Repair:
         place = {"run": found.run} if found.status.terminal else {"line": found.run}
         result = await self._restart(row, reason, **place)
         if result.refused:
-            raise _replaced(require_found(row.workflow, row.instance_id, result.run), "restarted")
+            raise replaced(require_found(row.workflow, row.instance_id, result.run), "restarted")
 
     async def _restart(
         self, row: RunRecord, reason: str | None, *, run: int | None = None, line: int | None = None
@@ -195,9 +201,10 @@ class Repair:
     ) -> None:
         check_text("step_key", step_key)
         row = await self._instances.find(workflow, id)
-        if row.status.terminal and row.status is not Status.ERRORED:
-            raise _wrong_state(row, "resolved", "open or errored")
         ok, value = self._outcome(result, error)
+        async with self._refusals(row, audit("resolve", reason)):
+            if row.status.terminal and row.status is not Status.ERRORED:
+                raise wrong_state(row, "resolved", "open or errored")
         resolution = Resolution(step_key, ok, value, to_ms(self._clock.now()))
         units = self._registry.model(row.kind).units
         if units is not None and ok:
@@ -212,20 +219,22 @@ class Repair:
     async def _resolve_step(self, row: RunRecord, resolution: Resolution, reason: str | None) -> None:
         """Send the outcome to the owner of the run, which records it."""
         recorded = await self._recorded(row)
-        self._check_open(recorded, resolution.step)
+        async with self._refusals(row, audit("resolve", reason)):
+            check_open(recorded, resolution.step)
         if resolution.ok:
-            await self._check_fit(row, _resolved(recorded, resolution), [resolution.step])
+            await self._check_fit(row, resolved(recorded, resolution), [resolution.step])
         content = {"step": resolution.step, "ok": resolution.ok, "value": codec.plain(resolution.value)}
         request = ResolveStep(row.workflow, row.instance_id, codec.encode(content, what="outcome"))
         answer = await self._store.control(request, audit("resolve", reason))
         if answer.refused:
             run = require_found(row.workflow, row.instance_id, answer.run)
-            raise _wrong_state(run, "resolved", "open or errored")
+            raise wrong_state(run, "resolved", "open or errored")
         self._hub.affected(answer.affected)
 
     async def _resolve_unit(self, units: UnitModel, row: RunRecord, resolution: Resolution, reason: str | None) -> None:
         """Write the outcome of a node. The run itself has no owner that could record it."""
-        advance = units.resolve(await self._recorded(row), resolution)
+        async with self._refusals(row, audit("resolve", reason)):
+            advance = units.resolve(await self._recorded(row), resolution)
         request = ResolveUnit(row.workflow, row.instance_id, advance)
         answer = await self._store.control(request, audit("resolve", reason))
         require_found(row.workflow, row.instance_id, answer.run)
@@ -261,12 +270,6 @@ class Repair:
         if not isinstance(error, str) or not error:
             raise InvalidOptionError("resolve(error=...) takes text or an ErrorInfo")
         return False, Failure("ResolvedError", error, kind="Resolved", retryable=False).encode()
-
-    def _check_open(self, run: RecordedRun, step_key: str) -> None:
-        own = [fact for fact in run.facts if fact.key == step_key and fact.kind == StepType.DO]
-        if not own or any(fact.state == FactState.RESULT for fact in own):
-            what = "has a result already" if own else "is not known, or has not been tried yet"
-            raise StateError(f"step {step_key!r} of {run.row.pid} {what}, so it cannot be resolved")
 
     # --- reply
 
@@ -321,7 +324,8 @@ class Repair:
         has_units = self._registry.model(row.kind).units is not None
         if has_units:
             encoded = {node: self._checked(row, node, value) for node, value in encoded.items()}
-        continuation = self._rules(row).fork(await self._recorded(row), before, encoded)
+        async with self._refusals(row, record):
+            continuation = self._rules(row).fork(await self._recorded(row), before, encoded)
         continuation = continuation.without_children(await self._deleted([pid for pid, _ in continuation.watches]))
         if encoded and not has_units:
             await self._check_fit(row, continuation.facts, encoded)
@@ -334,6 +338,24 @@ class Repair:
         self._hub.work()
         return new
 
+    async def fork_as(
+        self, row: RunRecord, suffix: str, before: str, outputs: Mapping[str, Any], reason: str | None
+    ) -> RunRecord:
+        """Fork an instance; the id of the fork is that of the instance and ``suffix``.
+
+        Raises ``StateError`` if the instance is itself such a fork: the bulk action that made it may be repeated.
+        """
+        origin_id = row.instance_id.removesuffix(suffix)
+        if origin_id != row.instance_id:
+            first = await self._store.read(RunByName(row.workflow, row.instance_id, 0))
+            origins = [Origin.decode(run.origin) for run in [*first, row] if run.origin is not None]
+            if any((origin.action, origin.pid) == ("fork", f"{row.workflow}/{origin_id}") for origin in origins):
+                raise StateError(f"{row.pid} is itself the fork of {row.workflow}/{origin_id}; give another suffix")
+        return await self.fork(
+            row.workflow, row.instance_id, before=before, fork_id=f"{row.instance_id}{suffix}", outputs=outputs,
+            reason=reason,
+        )  # fmt: skip
+
     # --- delete
 
     async def delete(self, workflow: str, id: str, reason: str | None = None, *, run: int | None = None) -> None:
@@ -341,9 +363,18 @@ class Repair:
         result = await self._store.control(DeleteInstance(workflow, id, run), audit("delete", reason))
         row = require_found(workflow, id, result.run)
         if result.refused:
-            raise _replaced(row, "deleted") if run not in (None, row.run) else _wrong_state(row, "deleted", "ended")
+            raise replaced(row, "deleted") if run not in (None, row.run) else wrong_state(row, "deleted", "ended")
 
     # --- parts of requests
+
+    @asynccontextmanager
+    async def _refusals(self, row: RunRecord, record: Audit) -> AsyncIterator[None]:
+        """Record a request that this process refuses, as the store records those that it refuses."""
+        try:
+            yield
+        except StateError:
+            await self._store.control(RecordAction(row.workflow, row.instance_id, refused=True), record)
+            raise
 
     def _rules(self, row: RunRecord) -> RepairRules:
         rules = self._registry.model(row.kind).repair
@@ -393,24 +424,3 @@ class Repair:
         """The options of a run that begins now: the timeout of the instance counts from now on."""
         options = RunOptions.decode(row.options)
         return options if options.execution_ms is None else options.ending(now + options.execution_ms)
-
-
-def _resolved(run: RecordedRun, resolution: Resolution) -> list[Fact]:
-    """The facts of an open run that receives the outcome of a step after everything that is recorded."""
-    last = max((fact.seq for fact in run.facts if fact.seq is not None), default=0)
-    old = next(fact for fact in run.facts if fact.key == resolution.step)
-    return [*run.facts, resolution.result(old)._replace(seq=last + 1)]
-
-
-def _wrong_state(row: RunRecord, what: str, needed: str) -> StateError:
-    return StateError(
-        f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; "
-        f"only a run that is {needed} can"
-    )
-
-
-def _replaced(row: RunRecord, what: str) -> StateError:
-    return StateError(
-        f"instance {row.instance_id!r} of {row.workflow!r} was not {what}: "
-        f"run {row.number} has taken the place of the run that was found"
-    )

@@ -47,13 +47,13 @@ class GraphRepairRules(RepairRules):
         """The results of all nodes but ``before`` and those after it."""
         shape = planned_shape(run.facts, run.row)
         if before not in shape.number:
-            raise unknown_step(before, shape.number)
+            raise unknown_step(run, before, shape.number)
         again = {before, *_after(shape, before)}
         results = [fact for fact in run.facts if fact.state == FactState.RESULT and fact.key not in again]
         failed = {fact.key for fact in results if not fact.ok}
         for name in failed:
             again |= {name, *_after(shape, name)}
-        kept = replaced([fact for fact in results if fact.key not in again], outputs, NODE)
+        kept = replaced(run, [fact for fact in results if fact.key not in again], outputs, NODE)
         return _continuation(run, shape, {fact.key: fact for fact in kept}, items=False)
 
 

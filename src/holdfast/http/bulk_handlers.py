@@ -76,7 +76,7 @@ class Bulk(Handlers):
             self._backend.registry.get(workflow)
         if body.get("dryRun", False):
             bulk = client.bulk(filters)
-            sample = [response_bodies.listed_instance(one) for one in await bulk.sample(_SAMPLE)]
+            sample = [response_bodies.sampled_instance(one) for one in await bulk.sample(_SAMPLE)]
             counted: wire.BulkAccepted = {"count": await bulk.count(), "sample": sample}
             return reply(counted)
         arguments = {**body.get("arguments", {}), "reason": body.get("reason")}

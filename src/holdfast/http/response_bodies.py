@@ -90,6 +90,10 @@ def found_instances(page: Page[tuple[InstanceSummary, InstanceDescription]]) -> 
     return body
 
 
+def sampled_instance(summary: InstanceSummary) -> wire.SampledInstance:
+    return {**listed_instance(summary), "workflowName": summary.workflow_name}
+
+
 def found_instance(summary: InstanceSummary, description: InstanceDescription) -> wire.FoundInstance:
     return {
         **listed_instance(summary),

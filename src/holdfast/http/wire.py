@@ -215,12 +215,18 @@ class AuditRecords(TypedDict):
     hasNextPage: bool
 
 
+class SampledInstance(ListedInstance):
+    """An instance that a bulk action would visit."""
+
+    workflowName: str
+
+
 class BulkAccepted(TypedDict):
     """The id of a queued action, or the count and a sample of a dry run."""
 
     id: NotRequired[str]
     count: NotRequired[Count]
-    sample: NotRequired[list[ListedInstance]]
+    sample: NotRequired[list[SampledInstance]]
 
 
 class BulkFailure(TypedDict):

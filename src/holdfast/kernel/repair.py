@@ -71,13 +71,14 @@ class RepairRules(Protocol):
         ...
 
 
-def replaced(facts: Sequence[Fact], outputs: Mapping[str, bytes], kind: str) -> list[Fact]:
-    """The facts with other results of some steps."""
+def replaced(run: RecordedRun, facts: Sequence[Fact], outputs: Mapping[str, bytes], kind: str) -> list[Fact]:
+    """The facts of a run with other results of some steps."""
     known = {fact.key for fact in facts if fact.state == FactState.RESULT and fact.kind == kind}
     for key in outputs:
         if key not in known:
             raise StateError(
-                f"outputs: {key!r} has no recorded result before the fork; steps with one: {_listed(known)}"
+                f"outputs: step {key!r} of {run.row.pid} has no recorded result before the fork; "
+                f"steps with one: {_listed(known)}"
             )
     return [
         fact._replace(ok=True, value=outputs[fact.key], event_type=RESOLVE)
@@ -87,8 +88,11 @@ def replaced(facts: Sequence[Fact], outputs: Mapping[str, bytes], kind: str) -> 
     ]
 
 
-def unknown_step(before: str, known: Iterable[str]) -> StateError:
-    return StateError(f"before: the run has no step {before!r}; its steps: {_listed(known)}")
+def unknown_step(run: RecordedRun, before: str, known: Iterable[str]) -> StateError:
+    return StateError(
+        f"before: run {run.row.number} of {run.row.pid} has no step {before!r} to fork before; "
+        f"its steps: {_listed(known)}"
+    )
 
 
 def not_failed(run: RecordedRun, step: str, failed: Iterable[str]) -> StateError:

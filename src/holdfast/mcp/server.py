@@ -251,7 +251,7 @@ class _Reading:
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)
         strict = app.worker_config.replay == "strict"
         replayer = Replayer(app.registry, requests, milliseconds(store.clock), strict=strict)
-        report = await Checker(store, replayer).check(CheckOptions(workflow, sample, 0, 1))
+        report = await Checker(store, replayer, app.worker_config.version).check(CheckOptions(workflow, sample, 0, 1))
         return {"ok": report.ok, "checked": report.checked, "report": report.text()}
 
 

@@ -35,14 +35,14 @@ class WorkflowRepairRules(RepairRules):
     def fork(self, run: RecordedRun, before: str, outputs: Mapping[str, bytes]) -> Continuation:
         own = [fact for fact in run.facts if fact.key == before and fact.state != FactState.PLAN]
         if not own:
-            raise unknown_step(before, _step_keys(run.facts))
+            raise unknown_step(run, before, _step_keys(run.facts))
         began = min(fact.started_at for fact in own)
         cut = next((f.seq for f in own if f.state == FactState.RESULT and f.seq is not None), _cancelled_at(run, began))
         last = _last_time(run, cut)
         done = {fact.key for fact in run.facts if fact.state == FactState.RESULT and _is_before(fact, cut, last)}
         done.discard(before)
         facts = [fact for fact in run.facts if _is_kept(fact, done, cut, began, before)]
-        facts = replaced(facts, outputs, StepType.DO)
+        facts = replaced(run, facts, outputs, StepType.DO)
         return Continuation(facts, watches=_watches(facts, _open_children(facts)))
 
 

@@ -193,6 +193,8 @@ class RecordAction:
 
     workflow: str
     instance_id: str
+    refused: bool = False
+    """True if the client has refused the other request because of the state of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,8 @@ class ControlResult(NamedTuple):
 
 def audited_outcome(request: ControlRequest, result: ControlResult) -> tuple[str, str]:
     """The target and the outcome in the audit record of a request on a run that exists."""
-    outcome = REFUSED if result.refused else DONE
+    refused = result.refused or (isinstance(request, RecordAction) and request.refused)
+    outcome = REFUSED if refused else DONE
     if result.sent is not None and result.sent.duplicate:
         outcome = DUPLICATE
     if isinstance(request, ContinueRun) and not result.refused and result.run is not None:
