@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from holdfast import RunFailedError
 
 if TYPE_CHECKING:
     from browser_visit import Served
-    from playwright.async_api import Browser
+    from playwright.async_api import Browser, Route
 
 
 UNSAFE_PAGES = {
@@ -77,11 +78,8 @@ async def test_values_with_markup_are_shown_as_text_and_large_ones_are_folded(ch
         await user.open("run/hostile/h-1?tab=logs")
         await user.sees("<img src=x onerror=", ".log-lines")
         await user.sees("\\u202e", ".log-lines")
-        for tab in ("timeline", "facts", "mailbox"):
+        for tab in ("timeline", "facts", "mailbox", "code"):
             await user.open(f"run/hostile/h-1?tab={tab}")
-        async with user.page.expect_response(lambda response: "/replay" in response.url):
-            await user.open("run/hostile/h-1?tab=code")
-        await user.page.reload()
         await user.sees("Locals", ".code-side")
         assert "broken" not in await user.page.title()
         assert await user.page.locator("img, main script").count() == 0
@@ -236,3 +234,51 @@ async def test_a_zoom_does_not_reach_the_url_of_the_next_page(chromium: Browser,
         await user.page.evaluate(ZOOM_AND_LEAVE)
         await user.page.wait_for_selector("main.screen-runs h1", state="attached")
         assert user.page.url.endswith("#/runs?q=workflow:check")
+
+
+FACTS_TAB_LOADED = """async () => {
+  await import(new URL("run/tab-facts.js", document.querySelector("script[type=module]").src));
+  await new Promise(requestAnimationFrame);
+}"""
+
+
+async def test_a_tab_stays_when_a_tab_left_earlier_is_loaded_later(chromium: Browser, shop: Served) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await answered.wait()
+        await route.continue_()
+
+    # A context of its own: the shared page has loaded the modules of the tabs.
+    async with visit(chromium, shop.url, locale="en-GB") as user:
+        await user.page.route("**/tab-facts.js", hold)
+        await user.open("run/fulfil/o-1?tab=facts")
+        await asked.wait()
+        await user.open("run/fulfil/o-1?tab=code")
+        await user.sees("Locals", ".code-side")
+        answered.set()
+        await user.page.evaluate(FACTS_TAB_LOADED)
+        assert "Locals" in await user.text(".code-side")
+
+
+async def test_a_page_that_waits_for_its_run_requests_nothing_else(chromium: Browser, shop: Served) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+    requested: list[str] = []
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await answered.wait()
+        await route.continue_()
+
+    async with visit(chromium, shop.url, locale="en-GB") as user:
+        await user.page.clock.install()
+        await user.page.route("**/_api/_instances?*", hold)
+        await user.page.goto(f"{shop.url}#/run/fulfil/o-1")
+        await asked.wait()
+        user.page.on("request", lambda request: requested.append(request.url))
+        await user.page.clock.run_for(10_000)
+        await user.page.evaluate("() => fetch('_api/_me')")
+        assert [url for url in requested if "/_api/" in url] == [f"{shop.url}_api/_me"]
+        answered.set()
+        await user.sees("o-1", "h1.id")

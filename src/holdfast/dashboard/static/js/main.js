@@ -5,9 +5,10 @@ import { clock, zoneLabel } from "./core/format.js";
 import { useKeys } from "./core/keys.js";
 import { connection } from "./core/live.js";
 import { isDark, preferences, toggleTheme } from "./core/prefs.js";
+import { useModule } from "./core/resource.js";
 import { href, route } from "./core/router.js";
 import { useStore } from "./core/store.js";
-import { html, render, useEffect, useErrorBoundary, useState } from "./core/view.js";
+import { html, render, useEffect, useErrorBoundary } from "./core/view.js";
 import { IconButton, Problem } from "./parts/basics.js";
 import { BottomBar } from "./parts/bottom-bar.js";
 import { Help } from "./parts/help.js";
@@ -60,16 +61,11 @@ function TopBar({ page }) {
 
 /** @param {{page: string}} props */
 function CurrentScreen({ page }) {
-  const [screen, setScreen] = useState(/** @type {{page: string, Screen: unknown} | null} */ (null));
+  const { module, failure } = useModule(SCREENS, page);
   const [problem, reset] = useErrorBoundary();
-  const [failure, setFailure] = useState(/** @type {any} */ (null));
-  useEffect(() => {
-    setFailure(null);
-    reset();
-    SCREENS[page]().then((module) => setScreen({ page, Screen: module.Screen }), setFailure);
-  }, [page]);
+  useEffect(reset, [page]);
   if (problem || failure) return html`<${Problem} error=${problem ?? failure} onRetry=${() => location.reload()} />`;
-  return screen?.page === page ? html`<${screen.Screen} />` : null;
+  return module ? html`<${module.Screen} />` : null;
 }
 
 function App() {

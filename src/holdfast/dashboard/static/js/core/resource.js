@@ -24,6 +24,7 @@ export function useResource(key, load) {
 
   /** @param {boolean} waits true: a request under way is repeated after its end, and not interrupted */
   function start(waits) {
+    if (key === null) return;
     if (waits && running.current) {
       again.current = true;
       return;
@@ -78,6 +79,25 @@ export function useResource(key, load) {
  */
 export function useGet(path, query = {}, turn = "") {
   return useResource(path === null ? null : `${path} ${JSON.stringify(query)} ${turn}`, (signal) => get(path ?? "", query, signal));
+}
+
+/**
+ * The module that `loaders` load by `name`. A module that was wanted before and comes later does not replace it.
+ * @template T
+ * @param {Record<string, () => Promise<T>>} loaders
+ * @param {string} name
+ * @returns {{module?: T, failure?: any}} empty until the module is loaded
+ */
+export function useModule(loaders, name) {
+  const [state, setState] = useState(/** @type {{name: string, module?: T, failure?: any}} */ ({ name: "" }));
+  useEffect(() => {
+    let wanted = true;
+    loaders[name]().then((module) => wanted && setState({ name, module }), (failure) => wanted && setState({ name, failure }));
+    return () => {
+      wanted = false;
+    };
+  }, [name]);
+  return state.name === name ? state : {};
 }
 
 /**

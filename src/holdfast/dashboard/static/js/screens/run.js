@@ -3,7 +3,7 @@ import { caller, instancePath, may, post } from "../core/api.js";
 import { duration, moment, number } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { useFallback, useLive } from "../core/live.js";
-import { useGet } from "../core/resource.js";
+import { useGet, useModule } from "../core/resource.js";
 import { go, href, route, runHref, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect, useRef, useState } from "../core/view.js";
@@ -20,7 +20,7 @@ import { Why } from "../parts/why.js";
 
 /** @typedef {{workflow: string, id: string, runNumber: number, run: any, live: any, timeline?: any, path: (rest: string) => string}} RunProps */
 
-/** @type {Record<string, () => Promise<{Tab: unknown}>>} */
+/** @type {Record<string, () => Promise<{Tab: unknown}>>} each tab is loaded when it is first shown */
 const TABS = {
   timeline: () => import("../run/tab-timeline.js"),
   graph: () => import("../run/tab-graph.js"),
@@ -128,13 +128,9 @@ function Loaded({ workflow, id, run, live, query, refresh, onPainted }) {
   const tabs = tabsOf(meta, live);
   const tab = tabs.some((each) => each.key === query.get("tab")) ? String(query.get("tab")) : tabs[0].key;
   const shownRun = query.get("run") === null ? meta.runNumber : Number(query.get("run"));
-  const [module, setModule] = useState(/** @type {{tab: string, Tab: unknown} | null} */ (null));
-  const [failure, setFailure] = useState(/** @type {any} */ (null));
+  const { module, failure } = useModule(TABS, tab);
   const [timing, setTiming] = useState(/** @type {any} */ (null));
   const [parked, setParked] = useState(/** @type {Parked} */ ({ types: [], done: refresh }));
-  useEffect(() => {
-    TABS[tab]().then((loaded) => setModule({ tab, Tab: loaded.Tab }), setFailure);
-  }, [tab]);
   const target = { workflow, id, status: run.details.status, kind: meta.kind, runNumber: meta.runNumber, whyParts: meta.whyParts };
   const move = nextMove(target);
   /** @param {string} name */
@@ -152,7 +148,7 @@ function Loaded({ workflow, id, run, live, query, refresh, onPainted }) {
   return html`<div class="page"><${Head} target=${target} run=${run} move=${move} parked=${parked} act=${act} refresh=${refresh} />
     <${Tabs} tabs=${tabs} current=${tab} hrefOf=${(/** @type {string} */ key) => runHref(workflow, id, { tab: key, run: query.get("run") })}><${Facts} run=${run} shownRun=${shownRun} timing=${timing} /><//>
     ${failure ? html`<${Problem} error=${failure} />` : null}
-    ${module?.tab === tab ? html`<${module.Tab} key=${`${tab} ${shownRun}`} workflow=${workflow} id=${id} runNumber=${shownRun} run=${run} live=${live} act=${act} target=${target} onPainted=${onPainted} onTiming=${setTiming} onParked=${setParked} path=${(/** @type {string} */ rest) => instancePath(workflow, id, rest)} />` : null}</div>`;
+    ${module ? html`<${module.Tab} key=${`${tab} ${shownRun}`} workflow=${workflow} id=${id} runNumber=${shownRun} run=${run} live=${live} act=${act} target=${target} onPainted=${onPainted} onTiming=${setTiming} onParked=${setParked} path=${(/** @type {string} */ rest) => instancePath(workflow, id, rest)} />` : null}</div>`;
 }
 
 const PRIMARY = ["pause", "resume", "retry", "fork", "cancel"];
