@@ -34,6 +34,8 @@ async def test_stats_count_runs_and_show_due_tasks_errors_and_steps(app: Holdfas
     assert stats.errors == {"NonRetryableError": 1}
     [step] = stats.slowest_steps
     assert (step.workflow, step.step, step.count) == ("order", "charge", 2)
+    assert 0 <= step.p50 <= step.p95 <= step.max
+    assert [*stats.step_p95] == ["order"]
     assert await h.app.queues() == [QueueInfo("default", 1, began, 0, 0)]
 
 

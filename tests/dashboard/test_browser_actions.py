@@ -277,6 +277,8 @@ async def test_a_graph_shows_its_items_by_state_and_the_path_to_the_running_node
         await user.page.wait_for_selector("svg.canvas >> text=1 retry")
         await user.page.wait_for_selector(".edge.critical", state="attached")
         await user.sees("ConnectionError", ".detail")
+        await user.sees("How long items took", ".detail")
+        assert await user.page.locator(".detail .chart rect").count() == 20
         assert await user.page.locator(".edge.critical").count() == 1
 
 

@@ -87,6 +87,28 @@ async def test_an_errored_run_names_its_line_and_is_retried(chromium: Browser, s
     assert await _last_action(stored_shop) == ("retry", "fulfil/o-2", "vat_id is back")
 
 
+async def test_a_chain_and_a_graph_of_an_earlier_run_are_shown_without_actions(
+    chromium: Browser, shop: Served
+) -> None:
+    parcel, etl = await shop.app.get("parcels", "p-1"), await shop.app.get("etl", "e-1")
+    await parcel.send_event("courier.came", None)
+    for run in (parcel, etl):
+        await run.result(timeout=20)
+        await run.restart()
+    async with visit(chromium, shop.url) as user:
+        await user.open("run/parcels/p-1?run=0")
+        await user.sees("2 of 2 steps done", ".chain-strip")
+        assert await user.page.locator(".columns button").count() == 0
+        await user.page.select_option(".run-facts select", "1")
+        await user.sees("1 of 2 steps done", ".chain-strip")
+        await user.sees("Resolve by hand…", ".columns")
+
+        async with user.page.expect_request(lambda request: "/graph?runNumber=0" in request.url):
+            await user.open("run/etl/e-1?run=0&node=total")
+        await user.sees("Output", ".detail")
+        assert await user.page.locator(".detail footer button").count() == 0
+
+
 async def test_a_step_is_resolved_by_hand(chromium: Browser, stored_shop: Served) -> None:
     async with visit(chromium, stored_shop.url) as user:
         await user.open("run/parcels/p-1")

@@ -274,8 +274,30 @@ async def test_the_slowest_steps_come_first(world: World) -> None:
         await world.finish(task)
 
     assert (await stats(world)).slowest_steps == [
-        StepTimes(FLOW, "\udc00", 2, 500.0, 500),
-        StepTimes(FLOW, "charge", 4, 67.5, 150),
+        StepTimes(FLOW, "\udc00", 2, 500.0, 500, 500, 500),
+        StepTimes(FLOW, "charge", 4, 67.5, 150, 10, 150),
+    ]
+
+
+async def test_percentiles_of_steps_are_nearest_ranks(world: World) -> None:
+    for n in range(5):
+        task = await world.start_claimed(f"r{n}")
+        times = range(4 * n, 4 * n + 4)
+        await world.commit(task, facts=[result(f"wash#{at}", name="wash", at=at, started_at=0) for at in times])
+        await world.finish(task)
+    task = await world.start_claimed("other", workflow="other")
+    await world.commit(task, facts=[result("iron", at=7, started_at=0)])
+    await world.finish(task)
+
+    found = await stats(world)
+
+    assert found.slowest_steps == [
+        StepTimes(FLOW, "wash", 20, 9.5, 19, 9, 18),
+        StepTimes("other", "iron", 1, 7.0, 7, 7, 7),
+    ]
+    assert found.workflow_steps == [
+        StepTimes(FLOW, None, 20, 9.5, 19, 9, 18),
+        StepTimes("other", None, 1, 7.0, 7, 7, 7),
     ]
 
 

@@ -139,7 +139,7 @@ def _stats(found: Fields) -> Iterator[tuple[str, Table]]:
         yield "Errors of the last hour", table(["ERROR", "RUNS"], rows)
     steps = found.list("slowestSteps")
     if steps:
-        columns = ["WORKFLOW", "STEP", "CALLS", "MEAN_S", "MAX_S"]
+        columns = ["WORKFLOW", "STEP", "CALLS", "MEAN_S", "P50_S", "P95_S", "MAX_S"]
         yield "Slowest steps of the latest runs", table(columns, [_step(step) for step in steps])
 
 
@@ -169,7 +169,7 @@ def _runs(found: Fields) -> Table:
 def _step(step: Fields) -> list[Text]:
     from holdfast.cli.output import line
 
-    seconds = [f"{float(step.any(name) or 0) / 1000:.3f}" for name in ("meanMs", "maxMs")]
+    seconds = [f"{float(step.any(name) or 0) / 1000:.3f}" for name in ("meanMs", "p50Ms", "p95Ms", "maxMs")]
     return [line(text) for text in (step.text("workflowName"), step.text("step"), str(step.number("count")), *seconds)]
 
 

@@ -77,7 +77,11 @@ def _stats(found: StoreStats) -> Stats:
         workers=found.workers_alive,
         errors={error.name: error.count for error in found.errors},
         slowest_steps=[
-            StepStats(step.workflow, step.step, step.count, step.mean_ms / 1000, step.max_ms / 1000)
+            StepStats(
+                step.workflow, step.step or "", step.count, step.mean_ms / 1000, step.max_ms / 1000,
+                step.p50_ms / 1000, step.p95_ms / 1000,
+            )
             for step in found.slowest_steps
-        ],
+        ],  # fmt: skip
+        step_p95={step.workflow: step.p95_ms / 1000 for step in found.workflow_steps},
     )

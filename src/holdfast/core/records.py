@@ -354,6 +354,9 @@ class StepStats:
     count: int
     mean: float
     max: float
+    p50: float
+    """Half of the calls took at most this long."""
+    p95: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +381,8 @@ class Stats:
     """Errors of the runs that errored within the last hour, by name, the most frequent first."""
     slowest_steps: list[StepStats]
     """Steps of the latest runs, the slowest first."""
+    step_p95: dict[str, float]
+    """By workflow: 95 % of the steps of its latest runs took at most this long, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

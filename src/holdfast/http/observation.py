@@ -35,6 +35,8 @@ class SlowStep(TypedDict):
     count: Count
     meanMs: float
     maxMs: float
+    p50Ms: float
+    p95Ms: float
 
 
 class StatsBody(TypedDict):
@@ -50,6 +52,8 @@ class StatsBody(TypedDict):
     errors: dict[str, Count]
     """Counts of the last hour by name of the error."""
     slowestSteps: list[SlowStep]
+    stepP95Ms: dict[str, float]
+    """By workflow: 95 % of the steps of its latest runs took at most this long."""
 
 
 class WorkerBody(TypedDict):
@@ -237,9 +241,12 @@ def stats_body(stats: Stats) -> StatsBody:
                 "count": step.count,
                 "meanMs": round(step.mean * 1000, 3),
                 "maxMs": round(step.max * 1000, 3),
+                "p50Ms": round(step.p50 * 1000, 3),
+                "p95Ms": round(step.p95 * 1000, 3),
             }
             for step in stats.slowest_steps
         ],
+        "stepP95Ms": {workflow: round(seconds * 1000, 3) for workflow, seconds in stats.step_p95.items()},
     }
 
 

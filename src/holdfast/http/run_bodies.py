@@ -57,7 +57,7 @@ def _item(item: Item) -> wire_run.TimelineItem:
 
 def _add_attempts(body: dict[str, Any], item: Item) -> None:
     if item.attempts:
-        body["attempts"] = [_attempt(attempt) for attempt in item.attempts]
+        body["attempts"] = [attempt_body(attempt) for attempt in item.attempts]
     if item.step.max_attempts is not None:
         body["maxAttempts"] = item.step.max_attempts
     if item.step.timeout_ms is not None:
@@ -88,7 +88,7 @@ def _add_wait(body: dict[str, Any], item: Item) -> None:
     body.update({name: value for name, value in waits.items() if value is not None})
 
 
-def _attempt(attempt: Attempt) -> wire_run.TimelineAttempt:
+def attempt_body(attempt: Attempt) -> wire_run.TimelineAttempt:
     body: dict[str, Any] = {
         "n": attempt.n,
         "start": attempt.start,

@@ -15,7 +15,7 @@ from holdfast.core.model import StepStatus, optional_to_ms
 from holdfast.core.records import PlannedStep
 from holdfast.core.timeline import Item
 from holdfast.errors import DefinitionError
-from holdfast.http import response_bodies, responses, wire, wire_views
+from holdfast.http import response_bodies, responses, run_bodies, wire, wire_run, wire_views
 from holdfast.http.auth import Scope
 from holdfast.http.backend import Backend
 from holdfast.http.handlers import Handlers, Id, Name
@@ -27,6 +27,10 @@ from holdfast.http.spec import Spec
 from holdfast.http.wire import Count
 from holdfast.http.wire_run import Milliseconds
 from holdfast.kernel.definition import Definition
+
+
+_MAX_ITEMS = 1000
+_BUCKETS = 20
 
 
 class ShapeStep(TypedDict):
@@ -89,8 +93,22 @@ class ItemBody(TypedDict):
     error: NotRequired[wire.Failure]
 
 
+class ItemTimes(TypedDict):
+    """How long the items that have a result took, from their start to their result."""
+
+    p50Ms: Milliseconds
+    p95Ms: Milliseconds
+    stepMs: Milliseconds
+    """The length of a bucket of ``counts``."""
+    counts: list[Count]
+    """Items by duration, in buckets of equal length from zero to the longest duration."""
+
+
 class ItemsBody(TypedDict):
     items: list[ItemBody]
+    total: Count
+    took: NotRequired[ItemTimes]
+    """Absent while no item has a result. It describes all items, also those that are not listed."""
 
 
 class ChainStepBody(TypedDict):
@@ -105,6 +123,10 @@ class ChainStepBody(TypedDict):
     wakeAt: NotRequired[Milliseconds]
     nextRetryAt: NotRequired[Milliseconds]
     error: NotRequired[wire.Failure]
+    result: NotRequired[Any]
+    """The output of a step that is done."""
+    calls: list[wire_run.TimelineAttempt]
+    """The calls of the step's handler, the earliest first."""
 
 
 class ChainBody(TypedDict):
@@ -171,11 +193,14 @@ class Shapes(Handlers):
     async def items(
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[ItemsParams, Query()]
     ) -> Response:
-        """The items of a node that maps over a list, at most a thousand."""
+        """The items of a node that maps over a list, at most a thousand, and how long all its items took."""
         check_query(request, query)
         _, items = await self._drawn(workflow, instance_id, query.runNumber)
         found = [item for item in items if item.step.step_key.startswith(f"{query.node}[")]
-        body: ItemsBody = {"items": [_item(item) for item in found[:1000]]}
+        body: ItemsBody = {"items": [_item(item) for item in found[:_MAX_ITEMS]], "total": len(found)}
+        took = sorted(item.end - item.start for item in found if item.end is not None)
+        if took:
+            body["took"] = _item_times(took)
         return reply(body)
 
     async def chain(
@@ -293,6 +318,16 @@ def _item(item: Item) -> ItemBody:
     return cast("ItemBody", {"n": number, **_times(item)})
 
 
+def _item_times(took: Sequence[int]) -> ItemTimes:
+    """``took``: durations in ascending order. The percentiles are nearest ranks."""
+    step = took[-1] // _BUCKETS + 1
+    counts = [0] * _BUCKETS
+    for duration in took:
+        counts[duration // step] += 1
+    p50, p95 = (took[(len(took) * percent + 99) // 100 - 1] for percent in (50, 95))
+    return {"p50Ms": p50, "p95Ms": p95, "stepMs": step, "counts": counts}
+
+
 def _item_counts(items: Sequence[Item]) -> NodeItems:
     states = [item.step.state for item in items]
     ok, error, retrying = states.count("ok"), states.count("error"), states.count("retrying")
@@ -325,7 +360,10 @@ def _chain_step(item: Item) -> ChainStepBody:
         "maxAttempts": record.max_attempts,
         "start": item.start if begun else None,
         "end": item.end,
+        "calls": [run_bodies.attempt_body(attempt) for attempt in item.attempts] if begun else [],
     }
+    if record.state == "DONE":
+        body["result"] = record.result
     optional = {
         "eventType": record.wait_event_type,
         "wakeAt": optional_to_ms(record.wake_at),

@@ -18,7 +18,7 @@ async def stats(tx: Tx, query: StatsQuery) -> StoreStats:
         rows = [*rows, *await connection.fetch(sql["details"], tx.now)]
     found = stats_of(0, [tuple(row.values()) for row in rows])
     if query.details:
-        found.slowest_steps = [_step_times(*row.values()) for row in await connection.fetch(sql["steps"], tx.now)]
+        found.set_steps([_step_times(*row.values()) for row in await connection.fetch(sql["steps"], tx.now)])
     if query.attention:
         found.attention = [_attention(*row.values()) for row in await connection.fetch(sql["attention"], tx.now)]
     if query.minutes:
@@ -31,8 +31,8 @@ def _attention(kind: str, workflow: str, name: bytes | None, *rest: Any) -> Atte
     return AttentionCount(kind, workflow, None if name is None else decode_text(name), *rest)
 
 
-def _step_times(workflow: str, step: bytes, count: int, mean: float, longest: int) -> StepTimes:
-    return StepTimes(workflow, decode_text(step), count, mean, longest)
+def _step_times(workflow: str, step: bytes | None, *times: Any) -> StepTimes:
+    return StepTimes(workflow, None if step is None else decode_text(step), *times)
 
 
 async def tally(tx: Tx, request: Tally) -> bool:

@@ -57,10 +57,13 @@ class StepTimes:
     """Durations of a step's last attempts, in the latest runs."""
 
     workflow: str
-    step: str
+    step: str | None
+    """None: all steps of the workflow."""
     count: int
     mean_ms: float
     max_ms: int
+    p50_ms: int
+    p95_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,15 @@ class StoreStats:
     """Names of the errors of runs that errored within the last hour, the most frequent first."""
     slowest_steps: Sequence[StepTimes] = ()
     """Steps of the latest runs that ended within the last hour, the slowest first."""
+    workflow_steps: Sequence[StepTimes] = ()
+    """The same for all steps of each workflow, by name."""
     attention: Sequence[AttentionCount] = ()
     minutes: Sequence[MinuteCount] = ()
     """Not summed: a minute may have several counts of the same kind."""
+
+    def set_steps(self, times: Sequence[StepTimes]) -> None:
+        self.slowest_steps = sorted((one for one in times if one.step is not None), key=lambda one: -one.mean_ms)
+        self.workflow_steps = sorted((one for one in times if one.step is None), key=lambda one: one.workflow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,17 @@ def stats(tx: Tx, query: StatsQuery) -> StoreStats:
         rows += connection.execute(_SQL["details"], (now,)).fetchall()
     found = stats_of(now, rows)
     if query.details:
-        found.slowest_steps = [
-            StepTimes(workflow, decode_text(step), count, mean, longest)
-            for workflow, step, count, mean, longest in connection.execute(_SQL["steps"], (now,))
-        ]
+        found.set_steps([_step_times(*row) for row in connection.execute(_SQL["steps"], (now,))])
     if query.attention:
         found.attention = [_attention(row) for row in connection.execute(_SQL["attention"], (now,))]
     if query.minutes:
         since = now - query.minutes * _MINUTE_MS
         found.minutes = [MinuteCount(*row) for row in connection.execute(_SQL["minutes"], (since,))]
     return found
+
+
+def _step_times(workflow: str, step: bytes | None, *times: Any) -> StepTimes:
+    return StepTimes(workflow, None if step is None else decode_text(step), *times)
 
 
 def _attention(row: tuple[Any, ...]) -> AttentionCount:

@@ -61,23 +61,36 @@ UNION ALL
 (SELECT 'error', name, NULL, count(*), NULL FROM errored WHERE name IS NOT NULL
   GROUP BY name ORDER BY count(*) DESC, name LIMIT 20);
 
--- The steps of the latest 50 runs of each workflow and status.
+-- The steps of the latest 50 runs of each workflow and status: the slowest ten, and for each workflow all its steps (NULL).
+-- Percentiles are nearest ranks.
 -- name: steps
-WITH clock AS MATERIALIZED (SELECT {schema}.holdfast_begin($1) AS now)
-SELECT l.workflow, coalesce(f.name, f.key), count(*), avg(f.at - f.started_at)::float8, max(f.at - f.started_at)
-  FROM (SELECT w.name AS workflow, r.id AS run
-          FROM unnest({schema}.holdfast_workflows()) AS w (name)
-         CROSS JOIN unnest(ARRAY[{Status.COMPLETE}, {Status.ERRORED}]) AS e (status)
-         CROSS JOIN clock
+WITH clock AS MATERIALIZED (SELECT {schema}.holdfast_begin($1) AS now),
+     took AS (
+        SELECT l.workflow, coalesce(f.name, f.key) AS step, f.at - f.started_at AS ms
+          FROM (SELECT w.name AS workflow, r.id AS run
+                  FROM unnest({schema}.holdfast_workflows()) AS w (name)
+                 CROSS JOIN unnest(ARRAY[{Status.COMPLETE}, {Status.ERRORED}]) AS e (status)
+                 CROSS JOIN clock
+                 CROSS JOIN LATERAL (
+                    SELECT id FROM {schema}.holdfast_run
+                     WHERE completed_at IS NOT NULL AND workflow = w.name AND status = e.status
+                       AND completed_at > clock.now - 3600000
+                     ORDER BY completed_at DESC LIMIT 50) AS r) AS l
          CROSS JOIN LATERAL (
-            SELECT id FROM {schema}.holdfast_run
-             WHERE completed_at IS NOT NULL AND workflow = w.name AND status = e.status
-               AND completed_at > clock.now - 3600000
-             ORDER BY completed_at DESC LIMIT 50) AS r) AS l
- CROSS JOIN LATERAL (
-    SELECT name, key, at, started_at FROM {schema}.holdfast_fact
-     WHERE run = l.run AND state = {FactState.RESULT} AND kind IN ({StepType.DO}, {StepType.NODE})) AS f
- GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10;
+            SELECT name, key, at, started_at FROM {schema}.holdfast_fact
+             WHERE run = l.run AND state = {FactState.RESULT} AND kind IN ({StepType.DO}, {StepType.NODE})) AS f),
+     ranked AS MATERIALIZED (
+        SELECT workflow, step, ms,
+               cume_dist() OVER (PARTITION BY workflow, step ORDER BY ms) AS of_step,
+               cume_dist() OVER (PARTITION BY workflow ORDER BY ms) AS of_workflow
+          FROM took)
+(SELECT workflow, step, count(*), avg(ms)::float8, max(ms), min(ms) FILTER (WHERE of_step >= 0.5),
+        min(ms) FILTER (WHERE of_step >= 0.95)
+   FROM ranked GROUP BY workflow, step ORDER BY 4 DESC LIMIT 10)
+UNION ALL
+SELECT workflow, NULL, count(*), avg(ms)::float8, max(ms), min(ms) FILTER (WHERE of_workflow >= 0.5),
+       min(ms) FILTER (WHERE of_workflow >= 0.95)
+  FROM ranked GROUP BY workflow;
 
 -- Reasons for attention: kind, workflow, name, version, number of runs, first and last time, one of the runs. Of each
 -- workflow the latest 1,000 runs that errored within a day, and 1,000 paused runs, are read, and all tasks.

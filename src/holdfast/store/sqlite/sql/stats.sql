@@ -60,7 +60,8 @@ SELECT * FROM (
     SELECT 'error', name, NULL, count(*), NULL FROM errored WHERE name IS NOT NULL
      GROUP BY name ORDER BY count(*) DESC, name LIMIT 20);
 
--- The steps of the latest 50 runs of each workflow and status.
+-- The steps of the latest 50 runs of each workflow and status: the slowest ten, and for each workflow all its steps (NULL).
+-- Percentiles are nearest ranks.
 -- name: steps
 WITH
     latest (workflow, run) AS (
@@ -70,11 +71,25 @@ WITH
                          WHERE completed_at IS NOT NULL AND workflow = w.name AND status = e.column1
                            AND completed_at > ?1 - 3600000
                          ORDER BY completed_at DESC LIMIT 50)
-        
+    ),
+    took (workflow, step, ms) AS (
+        SELECT l.workflow, coalesce(f.name, f.key), f.at - f.started_at
+          FROM latest AS l CROSS JOIN holdfast_fact AS f ON f.run = l.run AND f.state = 0 AND f.kind IN ('do', 'node')
+    ),
+    ranked AS MATERIALIZED (
+        SELECT workflow, step, ms,
+               cume_dist() OVER (PARTITION BY workflow, step ORDER BY ms) AS of_step,
+               cume_dist() OVER (PARTITION BY workflow ORDER BY ms) AS of_workflow
+          FROM took
     )
-SELECT l.workflow, coalesce(f.name, f.key), count(*), avg(f.at - f.started_at), max(f.at - f.started_at)
-  FROM latest AS l CROSS JOIN holdfast_fact AS f ON f.run = l.run AND f.state = 0 AND f.kind IN ('do', 'node')
- GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10;
+SELECT * FROM (
+    SELECT workflow, step, count(*), avg(ms), max(ms), min(ms) FILTER (WHERE of_step >= 0.5),
+           min(ms) FILTER (WHERE of_step >= 0.95)
+      FROM ranked GROUP BY workflow, step ORDER BY 4 DESC LIMIT 10)
+UNION ALL
+SELECT workflow, NULL, count(*), avg(ms), max(ms), min(ms) FILTER (WHERE of_workflow >= 0.5),
+       min(ms) FILTER (WHERE of_workflow >= 0.95)
+  FROM ranked GROUP BY workflow;
 
 -- Reasons for attention: kind, workflow, name, version, number of runs, first and last time, one of the runs. Of each
 -- workflow the latest 1,000 runs that errored within a day, and 1,000 paused runs, are read, and all tasks.

@@ -3,21 +3,7 @@ import { createStore } from "./store.js";
 
 export const API = new URL("_api/", document.baseURI);
 
-/**
- * @typedef {object} Me
- * @property {string[]} actions
- * @property {string | null} [actor]
- * @property {string | null} [role]
- * @property {boolean} [authorization]
- * @property {boolean} [session]
- * @property {string | null} [csrfToken]
- * @property {boolean} [debug]
- * @property {boolean} [confined]
- * @property {string} [now]
- * @property {string} [app]
- * @property {string} [version]
- * @property {boolean} [example]
- */
+/** @typedef {import("../types.d.ts").Me} Me */
 
 /** The caller; `null` before the first reply, `"signed-out"` if the server needs a token. */
 export const me = createStore(/** @type {Me | "signed-out" | null} */ (null));

@@ -1,17 +1,7 @@
 /** JSON schemas of params and events as fields of a form, and back: the text of the fields as JSON. */
 
 /** @typedef {Record<string, any>} Schema */
-/**
- * @typedef {object} Field
- * @property {string} key
- * @property {"text" | "integer" | "number" | "boolean" | "choice" | "object" | "json"} kind
- * @property {string} hint the type in words
- * @property {boolean} required
- * @property {any} initial
- * @property {any[]} [choices]
- * @property {Field[]} [fields] of an object
- * @property {string} [description]
- */
+/** @typedef {import("../types.d.ts").Field} Field */
 
 const DEEPEST = 4;
 

@@ -4,11 +4,11 @@ import { useKeys } from "../core/keys.js";
 import { useGet } from "../core/resource.js";
 import { go, href, runHref, splitPid } from "../core/router.js";
 import { html, onText, useState } from "../core/view.js";
-import { Button, Problem } from "./basics.js";
+import { Problem } from "./basics.js";
 import { ForkFields } from "./fork-fields.js";
 import { SchemaForm, useSchemaForm } from "./form.js";
 import { Icon } from "./icons.js";
-import { closeOverlay, Dialog, openOverlay, toast, useSubmit } from "./overlay.js";
+import { closeOverlay, Dialog, openOverlay, toast, SheetButtons, useSubmit } from "./overlay.js";
 import { parseJson } from "../core/schema.js";
 import { text } from "./text.js";
 
@@ -133,7 +133,7 @@ function ActionSheet({ name, target, done, initial }) {
       ${name === "delete" ? html`<${Labelled} label="Type 1, the number of runs that are deleted"><input class="input" inputmode="numeric" value=${values.typed ?? ""} onInput=${onText((typed) => set({ typed }))} /><//>` : null}
       ${problem ? html`<${Problem} error=${problem} />` : null}
     </div>
-    <footer><${Button} primary label=${busy ? "One moment…" : action.label} hint="Ctrl ↵" disabled=${!ready} onClick=${submit} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer>
+    <${SheetButtons} label=${busy ? "One moment…" : action.label} disabled=${!ready} onClick=${submit} />
   <//>`;
 }
 

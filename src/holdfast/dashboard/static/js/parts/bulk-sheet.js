@@ -4,9 +4,9 @@ import { plural } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { html, onText, useState } from "../core/view.js";
 import { Labelled, Reason } from "./actions.js";
-import { Button, Problem } from "./basics.js";
+import { Problem } from "./basics.js";
 import { follow, MANY, useDryRun } from "./bulk.js";
-import { closeOverlay, Dialog, openOverlay, toast, useSubmit } from "./overlay.js";
+import { closeOverlay, Dialog, openOverlay, toast, SheetButtons, useSubmit } from "./overlay.js";
 import { text } from "./text.js";
 
 const EFFECTS = /** @type {Record<string, string>} */ ({ retry: "continue from their history, with fresh attempts", resume: "continue from where they were paused" });
@@ -48,5 +48,5 @@ function BulkSheet({ action, filter, group }) {
     <${Reason} value=${reason} onChange=${setReason} />
     ${count !== null && count > MANY ? html`<${Labelled} label=${`Type ${count}, the number of runs`}><input class="input" inputmode="numeric" value=${typed} onInput=${onText(setTyped)} /><//>` : null}
     ${problem || dry.error ? html`<${Problem} error=${problem ?? dry.error} onRetry=${problem ? undefined : dry.refresh} />` : null}</div>
-    <footer><${Button} primary label=${`${label} ${count === null ? "" : plural(count, "run")}`} hint="Ctrl ↵" disabled=${!ready || busy} onClick=${submit} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer><//>`;
+    <${SheetButtons} label=${`${label} ${count === null ? "" : plural(count, "run")}`} disabled=${!ready || busy} onClick=${submit} /><//>`;
 }

@@ -3,8 +3,8 @@ import { instancePath, post } from "../core/api.js";
 import { useKeys } from "../core/keys.js";
 import { html, onText, useState } from "../core/view.js";
 import { Labelled, Reason } from "./actions.js";
-import { Button, Problem } from "./basics.js";
-import { closeOverlay, Dialog, openOverlay, toast, useSubmit } from "./overlay.js";
+import { Problem } from "./basics.js";
+import { closeOverlay, Dialog, openOverlay, toast, SheetButtons, useSubmit } from "./overlay.js";
 import { text } from "./text.js";
 
 /** @typedef {{key: string, label: string, hint?: string, initial?: string}} Extra */
@@ -35,5 +35,5 @@ function ConfirmSheet({ question }) {
     ${(question.fields ?? []).map((field) => html`<${Labelled} label=${field.label} hint=${field.hint}><input class="input mono" value=${values[field.key]} onInput=${onText((value) => setValues((old) => ({ ...old, [field.key]: value })))} /><//>`)}
     <${Reason} value=${reason} onChange=${setReason} />
     ${problem ? html`<${Problem} error=${problem} />` : null}</div>
-    <footer><${Button} primary label=${question.label} hint="Ctrl ↵" disabled=${busy} onClick=${submit} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer><//>`;
+    <${SheetButtons} label=${question.label} disabled=${busy} onClick=${submit} /><//>`;
 }

@@ -3,6 +3,7 @@ import { announce } from "../core/announce.js";
 import { useKeys } from "../core/keys.js";
 import { createStore, useStore } from "../core/store.js";
 import { html, useLayoutEffect, useRef, useState } from "../core/view.js";
+import { Button } from "./basics.js";
 import { Icon } from "./icons.js";
 import { Glyph } from "./status.js";
 import { text } from "./text.js";
@@ -61,6 +62,11 @@ export function useSubmit(send) {
     setBusy(false);
   };
   return { submit, busy, problem };
+}
+
+/** The buttons of a sheet. @param {{label: string, disabled: boolean, onClick: () => void}} props */
+export function SheetButtons({ label, disabled, onClick }) {
+  return html`<footer><${Button} primary label=${label} hint="Ctrl ↵" disabled=${disabled} onClick=${onClick} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer>`;
 }
 
 /**

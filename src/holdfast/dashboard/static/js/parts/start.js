@@ -4,9 +4,9 @@ import { useKeys } from "../core/keys.js";
 import { useGet } from "../core/resource.js";
 import { go, runHref } from "../core/router.js";
 import { html, onText, useState } from "../core/view.js";
-import { Button, Problem } from "./basics.js";
+import { Problem } from "./basics.js";
 import { SchemaForm, useSchemaForm } from "./form.js";
-import { closeOverlay, Dialog, openOverlay, toast, useSubmit } from "./overlay.js";
+import { closeOverlay, Dialog, openOverlay, toast, SheetButtons, useSubmit } from "./overlay.js";
 
 /** @param {string} [workflow] */
 export function openStart(workflow) {
@@ -50,5 +50,5 @@ export function StartForm({ definition }) {
         <label class="field"><span>Delay <em>such as 10 min</em></span><input class="input" value=${options.delay} onInput=${input("delay")} /></label></div>
       <label class="field"><span>Reason <em>for the audit</em></span><input class="input" maxlength="2000" value=${options.reason} onInput=${input("reason")} /></label>
       ${problem ? html`<${Problem} error=${problem} />` : null}</div>
-    <footer><${Button} primary label="Start" hint="Ctrl ↵" disabled=${busy} onClick=${submit} /><${Button} quiet label="Close" hint="Esc" onClick=${closeOverlay} /></footer>`;
+    <${SheetButtons} label="Start" disabled=${busy} onClick=${submit} />`;
 }

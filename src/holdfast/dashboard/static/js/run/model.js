@@ -1,56 +1,9 @@
 /** The rows of the waterfall, made from the timelines of a run and of its unfolded children. */
 
-/**
- * @typedef {object} Attempt
- * @property {number} n
- * @property {number} start
- * @property {number | null} end
- * @property {"ok" | "failed" | "lost" | "running"} outcome
- * @property {{name: string, message: string, traceback?: string}} [error]
- * @property {string} [worker]
- * @property {number} [retryAt]
- */
-/**
- * @typedef {object} Item
- * @property {string} key
- * @property {string} name
- * @property {string} type
- * @property {string} status
- * @property {number} start
- * @property {number | null} end
- * @property {Attempt[]} [attempts]
- * @property {number} [wakeAt]
- * @property {string} [eventType]
- * @property {string} [child]
- * @property {string} [state]
- * @property {number} [parallel]
- * @property {number | null} [maxAttempts]
- */
-/**
- * @typedef {object} Timeline
- * @property {number} start
- * @property {number | null} end
- * @property {number} workingMs
- * @property {number} total
- * @property {number} version
- * @property {Item[]} items
- * @property {{worker: string | null, start: number, end: number | null, lost: boolean}[]} holders
- * @property {{n: number, type: string, at: number, takenAt: number | null, by?: string, sender?: string}[]} messages
- * @property {{at: number, level: string}[]} logs
- */
-/**
- * @typedef {object} Row
- * @property {string} id unique among the rows
- * @property {"run" | "group" | "step"} kind
- * @property {number} level
- * @property {string} name
- * @property {string} [hint]
- * @property {number} start
- * @property {number | null} end
- * @property {Item} [item]
- * @property {boolean} [open] undefined: it has nothing to unfold
- * @property {string} pid the run that the row belongs to
- */
+/** @typedef {import("../types.d.ts").Attempt} Attempt */
+/** @typedef {import("../types.d.ts").Item} Item */
+/** @typedef {import("../types.d.ts").Timeline} Timeline */
+/** @typedef {import("../types.d.ts").Row} Row */
 
 export const ROOT = "#run"; // no key of a step
 

@@ -1,8 +1,7 @@
 /** The picture of a chain's run: its steps with the pointer, the chosen step, outputs, mailbox and outbox. */
-import { get } from "../core/api.js";
 import { useNow } from "../core/clock.js";
-import { clock, clockMs, duration, moment, toMs } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { clock, clockMs, duration, moment } from "../core/format.js";
+import { useGet } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useEffect } from "../core/view.js";
@@ -13,25 +12,13 @@ import { brief, Json } from "../parts/json.js";
 import { Glyph, stateOf, Status } from "../parts/status.js";
 import { shortWorker, text } from "../parts/text.js";
 
-/** The steps of a chain with their times, and the outbox. @param {(rest: string) => string} path @param {AbortSignal} signal */
-async function load(path, signal) {
-  const [history, timeline, outbox] = await Promise.all([get(path("history"), { pageSize: 100 }, signal), get(path("timeline"), {}, signal), get(path("outbox"), {}, signal)]);
-  const times = new Map(timeline.items.map((/** @type {any} */ item) => [item.key, item]));
-  const steps = history.steps.map((/** @type {any} */ step, /** @type {number} */ index) => {
-    const item = step.state === "PENDING" ? undefined : times.get(step.stepKey);
-    return { seq: step.stepSeq ?? index, type: step.stepKey, state: step.state, attempts: step.attempts, maxAttempts: step.maxAttempts, start: item?.start ?? null, end: item?.end ?? null, eventType: step.waitEventType, wakeAt: step.wakeAt, nextRetryAt: step.nextRetryAt, error: step.error, calls: item?.attempts ?? [], result: step.result };
-  });
-  const open = steps.findIndex((/** @type {any} */ step) => step.state !== "DONE" && step.state !== "PENDING");
-  return { steps, pointer: open < 0 ? null : open, outbox: outbox.events };
-}
-
 /** @param {any} props */
-export function Tab({ path, live, run, target, onParked }) {
+export function Tab({ path, live, run, runNumber, target, onParked }) {
   const { query } = useStore(route);
   const now = useNow();
-  const turn = `${live?.version} ${live?.status} ${live?.events} ${live?.outbox}`;
-  const chain = useResource(`chain ${path("")} ${turn}`, (signal) => load(path, signal));
-  const parked = chain.data?.outbox.filter((/** @type {any} */ event) => event.state === "parked").map((/** @type {any} */ event) => event.type) ?? [];
+  const chain = useGet(path("chain"), { runNumber }, `${live?.version} ${live?.status} ${live?.events} ${live?.outbox}`);
+  const current = runNumber === target.runNumber;
+  const parked = chain.data?.outbox.filter((/** @type {any} */ event) => current && event.state === "parked").map((/** @type {any} */ event) => event.type) ?? [];
   useEffect(() => onParked({ types: [...new Set(parked)], done: chain.refresh }), [parked.join(" ")]);
   return html`<${Place} resource=${chain}>${(/** @type {any} */ data) => {
     /** @type {any[]} */
@@ -39,7 +26,7 @@ export function Tab({ path, live, run, target, onParked }) {
     const chosen = steps.find((step) => step.type === query.get("step")) ?? steps[data.pointer ?? steps.length - 1] ?? steps[0];
     const done = steps.filter((step) => step.state === "DONE");
     return html`<div class="chain-strip"><b>${done.length} of ${steps.length}</b> <span class="ink2">steps done</span><div class="chain-steps">${steps.map((step, index) => html`${index ? html`<span class=${`chain-link s-${stateOf(steps[index - 1].state === "DONE" ? "DONE" : "PENDING")}`}></span>` : null}<${StepCard} step=${step} now=${now} chosen=${step === chosen} />`)}</div></div>
-      <div class="columns"><div><${Chosen} step=${chosen} now=${now} target=${target} /></div>
+      <div class="columns"><div><${Chosen} step=${chosen} now=${now} target=${current && target} /></div>
         <div><h3>Input</h3><${Json} value=${run.meta.params} /><h3>Outputs <span class="ink3"><code>task.outputs</code> of later steps</span></h3>${done.map((step) => html`<div class="outbox-row output"><code>${text(step.type, 80)}</code><span class="mono ink2">${brief(step.result, 200)}</span></div>`)}</div>
         <div><${Outbox} events=${data.outbox} /></div></div>`;
   }}<//>`;
@@ -49,16 +36,15 @@ export function Tab({ path, live, run, target, onParked }) {
 function StepCard({ step, now, chosen }) {
   const state = stateOf(step.state);
   return html`<button type="button" class=${`chain-step s-${state}`} aria-pressed=${String(chosen)} onClick=${() => setQuery({ step: step.type })}><span class="row between"><span><span class="chip">${step.seq + 1}</span> <code class="state medium">${text(step.type, 40)}</code></span><${Glyph} state=${state} /></span>
-    <span class="row between"><span class="state">${step.state}</span><span class="ink2">${step.start ? duration((step.end ? toMs(step.end) : now) - toMs(step.start)) : ""}</span></span>
-    <span class="row between small ink3">${step.start ? html`<span>${clock(toMs(step.start))}</span>` : null}<span>${step.state === "PENDING" ? `up to ${step.maxAttempts ?? "∞"} attempts` : `attempt ${(step.attempts ?? 0) + (step.state === "DEAD" ? 0 : 1)} of ${step.maxAttempts ?? "∞"}`}</span></span>
+    <span class="row between"><span class="state">${step.state}</span><span class="ink2">${step.start ? duration((step.end ?? now) - step.start) : ""}</span></span>
+    <span class="row between small ink3">${step.start ? html`<span>${clock(step.start)}</span>` : null}<span>${step.state === "PENDING" ? `up to ${step.maxAttempts ?? "∞"} attempts` : `attempt ${(step.attempts ?? 0) + (step.state === "DEAD" ? 0 : 1)} of ${step.maxAttempts ?? "∞"}`}</span></span>
     ${step.state === "WAITING" && step.wakeAt ? html`<span class="chip mono">until ${moment(step.wakeAt, now)}</span>` : step.result !== undefined && step.state === "DONE" ? html`<span class="chip mono"><span class="cut">${brief(step.result, 30)}</span></span>` : null}</button>`;
 }
 
-/** @param {{step: any, now: number, target: any}} props */
+/** @param {{step: any, now: number, target: any}} props `target`: false for an earlier run, which takes no actions */
 function Chosen({ step, now, target }) {
-  const open = step.state === "WAITING" || step.state === "READY" || step.state === "RUNNING";
-  const since = step.start ? toMs(step.start) : null;
-  const until = step.wakeAt ? toMs(step.wakeAt) : null;
+  const open = target && ["WAITING", "READY", "RUNNING"].includes(step.state);
+  const [since, until] = [step.start, step.wakeAt];
   return html`<div class="row between"><span class="row"><code class="medium">${text(step.type, 80)}</code><${Status} state=${step.state} word=${step.state} /></span>${open && possible("resolve", target) ? html`<${Button} label="Resolve by hand…" onClick=${() => openAction("resolve", target, { initial: { stepKey: step.type } })} />` : null}</div>
     <dl class="pairs">${step.eventType ? html`<dt>waits for</dt><dd class="mono">${text(step.eventType, 100)}</dd>` : null}<dt>since</dt><dd>${since ? moment(since, now) : "–"}</dd>${until ? html`<dt>until</dt><dd>${moment(until, now)}</dd>` : null}<dt>failed attempts</dt><dd>${step.attempts ?? 0} of ${step.maxAttempts ?? "∞"}</dd>${step.nextRetryAt ? html`<dt>retry</dt><dd>${moment(step.nextRetryAt, now)}</dd>` : null}</dl>
     ${since && until && open ? html`<${Meter} share=${(now - since) / Math.max(1, until - since)} state="waiting" />` : null}${step.error ? html`<${ErrorView} error=${step.error} />` : null}

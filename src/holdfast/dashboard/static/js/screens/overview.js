@@ -117,17 +117,17 @@ function Workflows({ stats, hour }) {
   const failed = (name) => sum(of[name]?.errored);
   const shown = [...names].sort((a, b) => ended(b) - ended(a) || a.localeCompare(b)).slice(0, MOST_WORKFLOWS);
   return html`<section class="card"><header><h2>Workflows</h2><a class="right ink3" href=${href(["workflows"])}>all ${names.length}</a></header>
-    <table class="table plain">${heads("name", "ended, last hour", "/min|num", "errors|num")}<tbody>${shown.map((name) => {
+    <table class="table plain">${heads("name", "ended, last hour", "/min|num", "step p95|num", "errors|num")}<tbody>${shown.map((name) => {
       const [all, bad] = [ended(name), failed(name)];
-      return html`<tr><td class="cut"><a class="mono" href=${href(["workflows", name])}>${text(name, 40)}</a></td><td><${Spark} values=${(of[name]?.ended ?? []).slice(-40)} errors=${(of[name]?.errored ?? []).slice(-40)} width=${130} label=${`runs of ${name} that ended, per minute`} /></td><td class="num">${rate(all / 60)}</td><td class=${`num ${bad && bad / all > 0.01 ? "state s-errored" : "ink3"}`}>${bad ? `${((100 * bad) / all).toFixed(1)} %` : "–"}</td></tr>`;
+      return html`<tr><td class="cut"><a class="mono" href=${href(["workflows", name])}>${text(name, 40)}</a></td><td><${Spark} values=${(of[name]?.ended ?? []).slice(-40)} errors=${(of[name]?.errored ?? []).slice(-40)} width=${130} label=${`runs of ${name} that ended, per minute`} /></td><td class="num">${rate(all / 60)}</td><td class="num ink2 nowrap">${duration(stats.stepP95Ms[name])}</td><td class=${`num ${bad && bad / all > 0.01 ? "state s-errored" : "ink3"}`}>${bad ? `${((100 * bad) / all).toFixed(1)} %` : "–"}</td></tr>`;
     })}</tbody></table>${names.length ? null : html`<${Empty} sentence="No workflow has runs yet." />`}</section>`;
 }
 
 /** The slowest steps of the latest runs. @param {{steps: any[]}} props */
 function Slowest({ steps }) {
   if (!steps.length) return null;
-  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain">${heads("step", "workflow", "calls|num", "mean|num", "longest|num")}
-    <tbody>${steps.slice(0, MOST_STEPS).map((/** @type {any} */ step) => html`<tr><td class="mono cut">${text(step.step, 40)}</td><td class="cut"><a class="mono ink2" href=${href(["workflows", step.workflowName])}>${text(step.workflowName, 40)}</a></td><td class="num ink2">${number(step.count)}</td><td class="num nowrap">${duration(step.meanMs)}</td><td class="num ink2 nowrap">${duration(step.maxMs)}</td></tr>`)}</tbody></table></section>`;
+  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain">${heads("step", "workflow", "calls|num", "p50|num", "p95|num", "longest|num")}
+    <tbody>${steps.slice(0, MOST_STEPS).map((/** @type {any} */ step) => html`<tr><td class="mono cut">${text(step.step, 40)}</td><td class="cut"><a class="mono ink2" href=${href(["workflows", step.workflowName])}>${text(step.workflowName, 40)}</a></td><td class="num ink2">${number(step.count)}</td><td class="num nowrap">${duration(step.p50Ms)}</td><td class="num nowrap">${duration(step.p95Ms)}</td><td class="num ink2 nowrap">${duration(step.maxMs)}</td></tr>`)}</tbody></table></section>`;
 }
 
 function Limits() {
