@@ -54,7 +54,7 @@ async def until_it_waits_for_approval(order: Handle[Any]) -> None:
     async def waits() -> bool:
         return any(step.wait_event_type == "approval" for step in (await order.history()).steps)
 
-    await until(waits, seconds=20)
+    await until(waits, seconds=60)
 
 
 WORKFLOWS = ("fulfil", "check", "unsafe", "hostile", "parcels", "etl", "letters", "chat", "curious")

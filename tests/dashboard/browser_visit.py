@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Route, async_playwright
 
 from holdfast import Holdfast
 
@@ -100,7 +100,7 @@ class Visit:
         self.page = page
         self.base = base
         self.problems: list[str] = []
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", self._notice)
         page.on("console", self._listen)
 
@@ -130,12 +130,33 @@ class Visit:
     async def text(self, selector: str = "main") -> str:
         return await self.page.inner_text(selector)
 
+    async def painted(self) -> None:
+        """Wait until the effects of what is shown have run: listeners of the wheel and the mouse are effects."""
+        await self.page.evaluate(_PAINTED)
+
+    async def tries_again(self, selector: str, pattern: str) -> None:
+        """Press the button that repeats a failed request. Requests that the page repeats by itself before still fail."""
+
+        async def fail_until_pressed(route: Route) -> None:
+            if await self.page.evaluate("() => tried"):
+                await route.continue_()
+            else:
+                await route.abort()
+
+        await self.page.evaluate(_TRIED)
+        await self.page.route(pattern, fail_until_pressed)
+        await self.page.click(f"{selector} >> text=Try again")
+
     async def sees(self, text: str, selector: str = "body") -> None:
         """Wait until the text is shown."""
         await self.page.wait_for_function(
             "([selector, text]) => [...document.querySelectorAll(selector)].some((e) => e.innerText.includes(text))",
             arg=[selector, text],
         )
+
+
+_PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+_TRIED = "() => { tried = false; addEventListener('click', () => { tried = true; }, { capture: true, once: true }); }"
 
 
 @asynccontextmanager

@@ -105,7 +105,7 @@ async def _with_new_runs(served: Served) -> Served:
 async def _settled(app: Holdfast) -> None:
     """Wait until the first order waits and the second has failed: a page that counts runs shows their statuses."""
     with suppress(RunFailedError):
-        await (await app.get("fulfil", "o-2")).result(timeout=20)
+        await (await app.get("fulfil", "o-2")).result(timeout=60)
     await until_it_waits_for_approval(await app.get("fulfil", "o-1"))
 
 

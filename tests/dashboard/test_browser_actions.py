@@ -90,7 +90,7 @@ def _define_busy(app: Holdfast) -> None:
 async def _waiting(app: Holdfast, workflow: str, params: Any, id: str, *, type: str = "go") -> None:
     """Start a run, and wait until it waits for the event."""
     run = await app.start(workflow, params, id=id)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while type not in (await run.describe()).why:
             await asyncio.sleep(0.01)
 
@@ -201,7 +201,7 @@ async def test_the_runs_of_a_queue_without_workers_are_moved(chromium: Browser, 
         await user.sees("Move: done", ".toast")
 
     await run.send_event("go", None)
-    assert await run.result(timeout=20) == 10
+    assert await run.result(timeout=60) == 10
     assert "the attic is closed" in {record.reason for record in (await busy_shop.app.audit()).items}
 
 
@@ -249,7 +249,7 @@ async def test_a_fork_continues_with_another_result_of_an_earlier_step(chromium:
 
     forked = await busy_shop.app.get("sale", "forked")
     await forked.send_event("go", None)
-    assert await forked.result(timeout=20) == 99
+    assert await forked.result(timeout=60) == 99
 
 
 async def test_an_event_is_sent_to_a_run_from_the_page_of_its_workflow(chromium: Browser, busy_shop: Served) -> None:
@@ -264,7 +264,7 @@ async def test_an_event_is_sent_to_a_run_from_the_page_of_its_workflow(chromium:
         await user.sees("Send event: fulfil/o-9", ".toast")
 
     run = await busy_shop.app.get("fulfil", "o-9")
-    assert (await run.result(timeout=20))["by"] == "bob"
+    assert (await run.result(timeout=60))["by"] == "bob"
 
 
 async def test_a_graph_shows_its_items_by_state_and_the_path_to_the_running_node(

@@ -91,7 +91,7 @@ async def test_no_text_of_a_program_breaks_a_page(
     for number in range(len(CORPUS)):
         run = await shop.app.start("unsafe", number, id=f"s-{number}")
         with pytest.raises(RunFailedError):
-            await run.result(timeout=20)
+            await run.result(timeout=60)
         with shop.app.acting_as(CORPUS[number][:200]):
             await run.retry(reason=CORPUS[number])
     async with visit(chromium, shop.url) as user:
@@ -213,6 +213,7 @@ async def test_the_timeline_is_zoomed_by_the_wheel_and_panned_by_the_mouse(chrom
     async with visit(chromium, shop.url) as user:
         await user.open("run/fulfil/o-1")
         await user.page.wait_for_selector(".w-row")
+        await user.painted()
         await user.page.mouse.move(900, 400)
         await user.page.keyboard.down("Control")
         for _ in range(4):

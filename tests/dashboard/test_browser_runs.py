@@ -131,8 +131,7 @@ async def test_a_dry_run_that_failed_can_be_repeated(chromium: Browser, shop: Se
         await user.page.click(".bulk >> text=Pause")
         await user.sees("The server does not answer", ".bulk")
 
-        await user.page.unroute("**/_bulk")
-        await user.page.click(".bulk >> text=Try again")
+        await user.tries_again(".bulk", "**/_bulk")
 
         await user.sees("1 run would be paused", ".dry")
 

@@ -78,8 +78,13 @@ def _stats(found: StoreStats) -> Stats:
         errors={error.name: error.count for error in found.errors},
         slowest_steps=[
             StepStats(
-                step.workflow, step.step or "", step.count, step.mean_ms / 1000, step.max_ms / 1000,
-                step.p50_ms / 1000, step.p95_ms / 1000,
+                step.workflow,
+                step.step or "",
+                step.count,
+                step.mean_ms / 1000,
+                step.max_ms / 1000,
+                step.p50_ms / 1000,
+                step.p95_ms / 1000,
             )
             for step in found.slowest_steps
         ],  # fmt: skip

@@ -126,8 +126,8 @@ function Workflows({ stats, hour }) {
 /** The slowest steps of the latest runs. @param {{steps: any[]}} props */
 function Slowest({ steps }) {
   if (!steps.length) return null;
-  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain">${heads("step", "workflow", "calls|num", "p50|num", "p95|num", "longest|num")}
-    <tbody>${steps.slice(0, MOST_STEPS).map((/** @type {any} */ step) => html`<tr><td class="mono cut">${text(step.step, 40)}</td><td class="cut"><a class="mono ink2" href=${href(["workflows", step.workflowName])}>${text(step.workflowName, 40)}</a></td><td class="num ink2">${number(step.count)}</td><td class="num nowrap">${duration(step.p50Ms)}</td><td class="num nowrap">${duration(step.p95Ms)}</td><td class="num ink2 nowrap">${duration(step.maxMs)}</td></tr>`)}</tbody></table></section>`;
+  return html`<section class="card"><header><h2>Slowest steps</h2><span class="right ink3">latest runs</span></header><table class="table plain">${heads("step", "workflow", "calls|num", "p50|num", "p95|num")}
+    <tbody>${steps.slice(0, MOST_STEPS).map((/** @type {any} */ step) => html`<tr><td class="mono cut">${text(step.step, 40)}</td><td class="cut"><a class="mono ink2" href=${href(["workflows", step.workflowName])}>${text(step.workflowName, 40)}</a></td><td class="num ink2">${number(step.count)}</td><td class="num nowrap">${duration(step.p50Ms)}</td><td class="num nowrap">${duration(step.p95Ms)}</td></tr>`)}</tbody></table></section>`;
 }
 
 function Limits() {
