@@ -143,7 +143,7 @@ class Visit:
             else:
                 await route.abort()
 
-        await self.page.evaluate(_TRIED)
+        await self.page.evaluate(_NOTICE_CLICK)
         await self.page.route(pattern, fail_until_pressed)
         await self.page.click(f"{selector} >> text=Try again")
 
@@ -156,7 +156,10 @@ class Visit:
 
 
 _PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-_TRIED = "() => { tried = false; addEventListener('click', () => { tried = true; }, { capture: true, once: true }); }"
+_NOTICE_CLICK = """() => {
+  tried = false;
+  addEventListener('click', () => { tried = true; }, { capture: true, once: true });
+}"""
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from holdfast.core.model import from_ms
 from holdfast.core.records import QueueInfo, Stats, StepStats, WorkerInfo
-from holdfast.store.protocol import StatsQuery, Store, StoreStats, Tally
+from holdfast.store.protocol import StatsQuery, StepTimes, Store, StoreStats, Tally
 
 CACHED_SECONDS = 5.0
 _PART = 10_000
@@ -76,17 +76,11 @@ def _stats(found: StoreStats) -> Stats:
         oldest_due=from_ms(min(due_times)) if due_times else None,
         workers=found.workers_alive,
         errors={error.name: error.count for error in found.errors},
-        slowest_steps=[
-            StepStats(
-                step.workflow,
-                step.step or "",
-                step.count,
-                step.mean_ms / 1000,
-                step.max_ms / 1000,
-                step.p50_ms / 1000,
-                step.p95_ms / 1000,
-            )
-            for step in found.slowest_steps
-        ],  # fmt: skip
+        slowest_steps=[_step(step) for step in found.slowest_steps],
         step_p95={step.workflow: step.p95_ms / 1000 for step in found.workflow_steps},
     )
+
+
+def _step(times: StepTimes) -> StepStats:
+    mean, longest, p50, p95 = (ms / 1000 for ms in (times.mean_ms, times.max_ms, times.p50_ms, times.p95_ms))
+    return StepStats(times.workflow, times.step or "", times.count, mean, longest, p50, p95)

@@ -28,7 +28,6 @@ from holdfast.http.wire import Count
 from holdfast.http.wire_run import Milliseconds
 from holdfast.kernel.definition import Definition
 
-
 _MAX_ITEMS = 1000
 _BUCKETS = 20
 
