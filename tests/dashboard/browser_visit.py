@@ -135,7 +135,7 @@ class Visit:
         await self.page.evaluate(_PAINTED)
 
     async def tries_again(self, selector: str, pattern: str) -> None:
-        """Press the button that repeats a failed request. Requests that the page repeats by itself before still fail."""
+        """Press the button that repeats a failed request. Requests that the page itself repeated before also fail."""
 
         async def fail_until_pressed(route: Route) -> None:
             if await self.page.evaluate("() => tried"):
