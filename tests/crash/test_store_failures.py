@@ -69,7 +69,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.promise("liveness")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 async def test_a_worker_waits_while_the_disk_is_full_and_then_continues(
     make_workspace: MakeWorkspace, small_disk: Path
 ) -> None:

@@ -38,7 +38,7 @@ def make_app(path: Path, log: list[str], go: asyncio.Event) -> Holdfast:
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.01)
 
@@ -66,7 +66,7 @@ async def test_a_drained_worker_finishes_its_step_and_leaves_the_rest_to_others(
         await _until(holds_nothing)
         assert (await run.status()).status != "complete"
         async with other:
-            assert await run.result(timeout=20) == "second"
+            assert await run.result(timeout=60) == "second"
         assert (log, others) == (["first"], ["second"])
 
         late = await draining.start("flow", id="late")
@@ -75,7 +75,7 @@ async def test_a_drained_worker_finishes_its_step_and_leaves_the_rest_to_others(
         assert (await draining.workers())[0].draining
 
         await draining.resume_worker(worker.id)
-        assert await late.result(timeout=20) == "second"
+        assert await late.result(timeout=60) == "second"
         actions = [(record.action, record.reason) for record in (await draining.audit()).items]
         assert actions == [("worker_resume", None), ("worker_drain", "the host is replaced")]
 

@@ -196,7 +196,7 @@ async def test_lines_in_a_thread_are_kept_when_another_process_terminates_the_ru
         def speak() -> None:
             ctx.log.info("first")
             entered.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         await ctx.do("speak", speak)
 

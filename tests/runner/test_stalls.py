@@ -34,7 +34,7 @@ def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def run_once(app: Holdfast, workflow: Any) -> None:
     async with app:
-        await (await app.start(workflow, id="o-1")).result(timeout=20)
+        await (await app.start(workflow, id="o-1")).result(timeout=60)
 
 
 def blocking_app() -> Holdfast:
@@ -143,7 +143,7 @@ async def test_the_watch_can_be_disabled_and_its_thread_ends_with_the_worker() -
         assert not watching()
     async with Holdfast("sqlite://"):
         assert watching()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while watching():
             await asyncio.sleep(0.005)
 
@@ -226,6 +226,6 @@ def test_a_process_that_continues_after_a_stop_signal_logs_nothing() -> None:
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(1.2)  # must not count as a stall
         os.kill(process.pid, signal.SIGCONT)
-        _, errors = process.communicate("\n", timeout=20)
+        _, errors = process.communicate("\n", timeout=300)
 
     assert errors == ""

@@ -60,12 +60,12 @@ async def test_hostile_settings_give_the_same_results(make_app: MakeApp, config:
         runs = [await app.start(everything, n) for n in range(5)]
         for n, run in enumerate(runs):
             await run.send_event("go", f"event {n}")
-        found = [await run.result(timeout=15) for run in runs]
+        found = [await run.result(timeout=60) for run in runs]
     assert found == [[n, f"{n}a", f"{n}b", None, f"event {n}"] for n in range(5)]
 
 
 async def test_a_run_starts_at_once_without_a_poll(make_app: MakeApp) -> None:
-    app = make_app(worker=WorkerConfig(poll="60 seconds"))
+    app = make_app(worker=WorkerConfig(poll="1 hour"))
 
     @app.workflow
     async def flow(ctx: Context) -> str:
@@ -74,9 +74,9 @@ async def test_a_run_starts_at_once_without_a_poll(make_app: MakeApp) -> None:
     async with app:
         for eager in (True, False):
             run = await app.start(flow, eager=eager)
-            assert await run.result(timeout=5) == "done"
+            assert await run.result(timeout=60) == "done"
         [run] = await app.start_many(flow, [_start("many")])
-        assert await run.result(timeout=5) == "done"
+        assert await run.result(timeout=60) == "done"
 
 
 def _start(id: str) -> Any:
@@ -108,7 +108,7 @@ async def test_a_worker_owns_at_most_concurrency_runs(make_app: MakeApp) -> None
         for gate in gates:
             gate.open.set()
         for run in runs:
-            await run.result(timeout=5)
+            await run.result(timeout=60)
         assert maximum[0] == 3
 
 
@@ -131,7 +131,7 @@ async def test_a_stopping_worker_waits_for_steps_and_releases_its_tasks(make_app
     assert calls == [], "a stopping worker starts no more steps"
     async with app:
         run = await app.get(flow, "one")
-        assert await run.result(timeout=5) == "done"
+        assert await run.result(timeout=60) == "done"
         gate_step = (await run.history()).steps[0]
         assert (gate_step.step_key, gate_step.attempts) == ("gate", 1)
 
@@ -157,7 +157,7 @@ async def test_a_stop_takes_at_most_drain_and_interrupted_steps_run_again(make_a
         await began.wait()
     async with app:
         run = await app.get(flow, "one")
-        assert await run.result(timeout=5) == "second", "a released task costs no attempt and no wait"
+        assert await run.result(timeout=60) == "second", "a released task costs no attempt and no wait"
 
 
 async def test_a_claim_whose_reply_arrives_after_its_release_begins_nothing(make_app: MakeApp) -> None:
@@ -218,7 +218,7 @@ async def test_a_run_that_kills_its_workers_is_parked_and_blocks_no_other_run(ma
         assert (await bad.status()).status == "paused"
         await bad.resume()
         await h.run_until_idle()
-        assert await bad.result(timeout=5) is None
+        assert await bad.result(timeout=60) is None
 
 
 @pytest.mark.promise("isolation-of-runs")
@@ -250,7 +250,7 @@ async def test_a_run_on_which_the_engine_itself_fails_is_parked(
     monkeypatch.setattr(Machine, "advance", advance)
     await bad.resume()
     await h.run_until_idle()
-    assert await bad.result(timeout=5) == 1
+    assert await bad.result(timeout=60) == 1
 
 
 @pytest.mark.promise("exact-replay")
@@ -269,7 +269,7 @@ async def test_runs_evicted_from_the_cache_are_replayed(make_app: MakeApp, cache
     async with Harness(app, seed=1) as h:
         runs = [await h.start(flow, n, id=f"r{n}") for n in range(3)]
         await h.advance(60)
-        results = [await run.result(timeout=5) for run in runs]
+        results = [await run.result(timeout=60) for run in runs]
     assert [[result[0], result[2]] for result in results] == [[n, -n] for n in range(3)]
     assert len(starts) == 6 - cache
 
@@ -287,7 +287,7 @@ async def test_a_cached_machine_is_not_used_after_another_worker_advanced_the_ru
     await h.app.tick()  # uses another worker
     await run.send_event("e2", "here again")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == ["here", "elsewhere", "here again"]
+    assert await run.result(timeout=60) == ["here", "elsewhere", "here again"]
 
 
 async def test_cleanup_code_of_a_run_that_is_dropped_from_memory_cannot_run_steps(make_app: MakeApp) -> None:
@@ -314,7 +314,7 @@ async def test_cleanup_code_of_a_run_that_is_dropped_from_memory_cannot_run_step
         assert (await run.status()).status == "waiting"
         assert await run.logs() == []
         await h.advance(60)
-        assert await run.result(timeout=5) == "done"
+        assert await run.result(timeout=60) == "done"
         assert effects == ["cleanup"]
 
 
@@ -328,7 +328,7 @@ async def test_a_worker_claims_no_runs_of_other_queues(make_app: MakeApp) -> Non
     async with Harness(app) as h:
         mine, other = await h.start(flow, queue="slow"), await h.start(flow)
         await h.run_until_idle()
-        assert await mine.result(timeout=5) == "slow"
+        assert await mine.result(timeout=60) == "slow"
         assert (await other.status()).status == "active"
         assert "queue 'default'" in (await other.describe()).why
 
@@ -341,7 +341,7 @@ async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
     async def flow(ctx: Context) -> str:
         def slow() -> str:
             calls.append(1)
-            release.wait(10)
+            release.wait(60)
             return "slow"
 
         return str(await ctx.do("slow", slow))
@@ -356,7 +356,7 @@ async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
 
         await until(five_leases_later)
         release.set()
-        assert await run.result(timeout=5) == "slow"
+        assert await run.result(timeout=60) == "slow"
         [step] = (await run.history()).steps
         assert step.attempts == 1
     assert calls == [1]
@@ -379,8 +379,8 @@ async def test_a_busy_run_does_not_starve_another(make_app: MakeApp) -> None:
 
     async with app:
         slow = await app.start(busy)
-        assert await (await app.start(quick)).result(timeout=5) == "quick"
-        assert await slow.result(timeout=15) == 200
+        assert await (await app.start(quick)).result(timeout=60) == "quick"
+        assert await slow.result(timeout=60) == 200
         await until_status(slow, "complete")
 
 
@@ -475,5 +475,5 @@ async def test_a_worker_checks_its_ownership_after_a_slow_load_before_it_calls_a
     monkeypatch.setattr(SqliteStore, "commit", commit)
     async with app:
         await app.start(order)
-        await asyncio.wait_for(lost.wait(), 10)
+        await asyncio.wait_for(lost.wait(), 60)
     assert calls == ["step"]

@@ -833,7 +833,7 @@ async def test_a_run_survives_a_cold_replay_between_any_two_messages(app: Holdfa
 
 
 async def test_messages_wake_runs_without_a_poll(make_app: MakeApp) -> None:
-    app = make_app(worker=WorkerConfig(poll="60 seconds"))
+    app = make_app(worker=WorkerConfig(poll="1 hour"))
 
     @app.workflow
     async def echo(ctx: Context) -> None:
@@ -861,7 +861,7 @@ async def test_messages_wake_runs_without_a_poll(make_app: MakeApp) -> None:
 
 
 async def test_a_client_in_another_app_wakes_a_run(make_app: MakeApp) -> None:
-    app, outside = make_app(worker=WorkerConfig(poll="60 seconds")), make_app()
+    app, outside = make_app(worker=WorkerConfig(poll="1 hour")), make_app()
 
     @app.workflow
     async def reader(ctx: Context) -> list[Any]:
@@ -907,7 +907,7 @@ async def test_runs_that_all_send_to_each_other_lose_no_message(make_app: MakeAp
             assert [one.payload for one in heard if one.sender == pid] == [0, 1, 2]
         return sorted({one.sender or "" for one in heard})
 
-    apps = [make_app(worker=WorkerConfig(poll="60 seconds", concurrency=5)) for _ in range(workers)]
+    apps = [make_app(worker=WorkerConfig(poll="1 hour", concurrency=5)) for _ in range(workers)]
     for app in apps:
         app.workflow(member)
     pids = [f"member/m{n}" for n in range(8)]

@@ -58,7 +58,7 @@ async def test_readers_get_every_item_once_and_in_order_although_workers_are_kil
         for kill_at in (10, 90):
             process = await worker(url)
             while len(seen) < kill_at:
-                seen.append(await asyncio.wait_for(anext(live), 30))
+                seen.append(await asyncio.wait_for(anext(live), 60))
             process.kill()
             await process.wait()
         process = await worker(url)

@@ -137,7 +137,7 @@ async def test_the_app_uses_its_own_store_again_after_the_harness(app: Holdfast)
     async with Harness(app) as h:
         await finish(h, flow)
     async with app:
-        assert await (await app.start(flow)).result(timeout=5) == "real"
+        assert await (await app.start(flow)).result(timeout=60) == "real"
         assert len((await app.list()).items) == 1
 
 
