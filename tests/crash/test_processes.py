@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import time
 
@@ -23,7 +24,7 @@ async def test_many_workers_and_clients_complete_all_runs_without_lock_errors(ma
     workers = [workspace.start_worker(lease="10 seconds") for _ in range(WORKERS)]
     clients = [workspace.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)]
     workspace.use_plan(plan(COPIES))
-    await until(lambda: not any(client.alive for client in clients), workspace.report, 40)
+    await until(lambda: not any(client.alive for client in clients), workspace.report, 300)
     await workspace.until_complete()
 
     assert [client.code for client in clients] == [0] * CLIENTS, workspace.report()
@@ -71,6 +72,6 @@ def waits(checker: Checker, id: str) -> bool:
 
 def assert_no_lock_errors(workspace: Workspace) -> None:
     for process in workspace.workers:
-        assert "locked" not in process.output()
+        assert not re.search(r"\blocked\b", process.output())  # "blocked" is in the warning of a slow machine
         assert "STORE_BUSY" not in process.output()
         assert "Traceback" not in process.output()

@@ -59,7 +59,7 @@ async def test_a_step_in_flight_is_finished_and_its_run_released(
     make_workspace: MakeWorkspace, workflow: str, number: int
 ) -> None:
     workspace = await make_workspace()
-    await start(workspace, workflow, 0.6)
+    await start(workspace, workflow, 3)
     first = work(workspace, "10 minutes")
     await until_in_flight(workspace, workflow)
 

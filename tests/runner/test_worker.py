@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -359,6 +360,44 @@ async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
         assert await run.result(timeout=60) == "slow"
         [step] = (await run.history()).steps
         assert step.attempts == 1
+    assert calls == [1]
+
+
+@pytest.mark.above_the_store
+@pytest.mark.kind_settings("heartbeats of a short lease would renew it, too")
+async def test_a_worker_that_was_suspended_keeps_the_runs_that_no_other_worker_has_taken_over(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop was closed for two hours, and the check for expired leases is the first thing that the worker does."""
+    app, began, go_on = make_app(worker=WorkerConfig(lease="1 hour")), asyncio.Event(), asyncio.Event()
+    calls: list[int] = []
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        async def slow() -> str:
+            calls.append(1)
+            began.set()
+            await go_on.wait()
+            return "slow"
+
+        return await ctx.do("slow", slow)
+
+    async with app:
+        run = await app.start(flow)
+        await began.wait()
+        worker = app._opened().worker
+        assert worker is not None
+        leases = worker._leases
+        await worker.keep_leases()
+        two_hours_later = leases._now_ms() + 7_200_000
+        monkeypatch.setattr(leases, "_now_ms", lambda: two_hours_later)
+        with contextlib.closing(apsw.Connection(str(tmp_path / "app.db"))) as connection:
+            connection.set_busy_timeout(30_000)
+            connection.execute("UPDATE holdfast_task SET lease_until = lease_until - 7200000")
+
+        assert await worker.reap() == 0
+        go_on.set()
+        assert await run.result(timeout=60) == "slow"
     assert calls == [1]
 
 
