@@ -44,7 +44,7 @@ async def test_a_call_waits_for_the_server_and_then_raises_store_unavailable(env
             began = time.monotonic()
             with pytest.raises(StoreUnavailableError):
                 await call()
-            assert connect_timeout <= time.monotonic() - began < connect_timeout + 2
+            assert connect_timeout <= time.monotonic() - began < 10  # less than by default
 
         await server.start()
         await app.start("sequence", SEQUENCE.n, id=SEQUENCE.id)

@@ -12,7 +12,7 @@ from holdfast import Context, Holdfast, WorkerConfig
 from holdfast.errors import WorkerNotFoundError
 from holdfast.runner import lease_keeper
 
-WORKER = WorkerConfig(lease="300 ms", poll="50 ms")
+WORKER = WorkerConfig(lease="900 ms", poll="50 ms")
 
 
 def make_app(path: Path, log: list[str], go: asyncio.Event) -> Holdfast:
@@ -55,13 +55,17 @@ async def test_a_drained_worker_finishes_its_step_and_leaves_the_rest_to_others(
         async def holds() -> bool:
             return bool(log) and [one.held for one in await draining.workers()] == [1]
 
+        async def notices() -> bool:
+            opened = draining._opened().worker
+            return opened is not None and opened._slots.draining
+
         async def holds_nothing() -> bool:
             return (await draining.workers())[0].held == 0
 
         await _until(holds)
         [worker] = await draining.workers()
         await draining.drain_worker(worker.id, reason="the host is replaced")
-        await asyncio.sleep(0.25)  # at least two heartbeats
+        await _until(notices)
         go.set()
         await _until(holds_nothing)
         assert (await run.status()).status != "complete"

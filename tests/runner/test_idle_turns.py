@@ -293,7 +293,7 @@ async def test_many_quick_events_do_not_count_as_idle_turns(
 
 @pytest.mark.above_the_store
 async def test_polls_heartbeats_and_pauses_do_not_count_as_idle_turns(make_app: MakeApp, streaks: list[int]) -> None:
-    app = make_app(worker=WorkerConfig(lease="60 ms", poll="5 ms"))
+    app = make_app(worker=WorkerConfig(lease="60 ms", poll="5 ms", max_losses=1_000_000))
     go = asyncio.Event()
 
     @app.workflow

@@ -16,6 +16,7 @@ from apps import MakeApp
 from driving import finish, lose_worker, until, until_status
 from holdfast import Context, Holdfast, Retry, StoreUnavailableError, WorkerConfig
 from holdfast.core.model import to_ms
+from holdfast.runner import small_loops
 from holdfast.store.protocol import Commit, Committed, HeldTask, RunsById, Signal, SnapshotQuery, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
@@ -335,7 +336,7 @@ async def test_a_worker_claims_no_runs_of_other_queues(make_app: MakeApp) -> Non
 
 
 async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
-    app, release = make_app(worker=WorkerConfig(lease="400 ms", poll="5 ms")), threading.Event()
+    app, release = make_app(worker=WorkerConfig(lease="2 seconds", poll="5 ms")), threading.Event()
     calls: list[int] = []
 
     @app.workflow
@@ -352,10 +353,10 @@ async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
         store = app._opened().store
         began = to_ms(store.clock.now())
 
-        async def five_leases_later() -> bool:
-            return to_ms(store.clock.now()) > began + 2000
+        async def two_leases_later() -> bool:
+            return to_ms(store.clock.now()) > began + 5000
 
-        await until(five_leases_later)
+        await until(two_leases_later)
         release.set()
         assert await run.result(timeout=60) == "slow"
         [step] = (await run.history()).steps
@@ -441,7 +442,8 @@ async def test_an_event_signal_is_not_lost_with_a_lost_reply(
 
     monkeypatch.setattr(SqliteStore, intent, lose_reply)
     other = "fetch_signals" if intent == "heartbeat" else "heartbeat"
-    # A heartbeat is sent before the step has run for half a second: then a commit would report the signal.
+    # After half a second a step is recorded as running, and that commit would report the signal.
+    monkeypatch.setattr(small_loops, "_RECORD_SECONDS", 3600.0)
     lease = "900 ms" if intent == "heartbeat" else "30 seconds"
     app, client = Holdfast(url, worker=WorkerConfig(lease=lease)), Holdfast(url)
     began = asyncio.Event()

@@ -95,7 +95,7 @@ class LeaseKeeper:
         Called before expired tasks are freed: a worker that continues after a pause keeps the tasks that no other
         worker has taken over, and does not repeat their steps.
         """
-        if self._table and self._now_ms() - self._renewed_at > 2 * min(self.leases()) / _BEATS_PER_LEASE:
+        if self._table and 2 * (self._now_ms() - self._renewed_at) > min(self.leases()):
             await self._renew()
 
     async def fetch_signals(self, read: Callable[[], Awaitable[list[HeldTask]]]) -> list[HeldTask]:
