@@ -250,7 +250,7 @@ async def test_a_timeout_does_not_run_while_the_attempt_waits_for_its_permit(app
     async def hold() -> None:
         await release.wait()
 
-    @app.step(limits=[bank], timeout="50 ms", retry=Retry(limit=0))
+    @app.step(limits=[bank], timeout="1 second", retry=Retry(limit=0))
     async def quick() -> str:
         return "in time"
 
@@ -265,7 +265,7 @@ async def test_a_timeout_does_not_run_while_the_attempt_waits_for_its_permit(app
     async with app:
         holder = await app.start(first)
         run = await app.start(second)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(1.5)
         release.set()
         assert await run.result() == "in time"
         await holder.result()

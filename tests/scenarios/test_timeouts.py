@@ -317,15 +317,15 @@ async def test_a_run_whose_code_blocks_too_long_is_paused(make_app: MakeApp) -> 
     @app.workflow
     async def flow(ctx: Context) -> str:
         if slow:
-            time.sleep(0.15)
+            time.sleep(1.2)
         return "done"
 
     async with app:
-        run = await app.start(flow, task_timeout="50 ms")
+        run = await app.start(flow, task_timeout="1 second")
         await until_status(run, "paused")
         why = (await run.describe()).why
         assert "TASK_TIMEOUT" in why
-        assert "50 ms" in why
+        assert "1000 ms" in why
         slow = False
         await run.resume()
         assert await run.result(timeout=60) == "done"
@@ -344,11 +344,11 @@ async def test_a_task_timeout_after_a_step_keeps_the_steps_result(make_app: Make
     async def flow(ctx: Context) -> int:
         n = await work()
         if slow:
-            time.sleep(0.15)
+            time.sleep(1.2)
         return n
 
     async with app:
-        run = await app.start(flow, task_timeout="50 ms")
+        run = await app.start(flow, task_timeout="1 second")
         await until_status(run, "paused")
         slow = False
         await run.resume()
