@@ -174,7 +174,7 @@ async def test_a_bulk_retry_of_a_fork_starts_the_child_of_its_origin_again(opene
         await h.run_until_idle()
         await (await app.get(child, "c")).send_event("go", "went")
         await h.run_until_idle()
-        assert await fork.result(timeout=5) == "went"
+        assert await fork.result(timeout=60) == "went"
         assert (await origin.status()).status == "errored"
 
 
