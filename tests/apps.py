@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Limit the time of each test, so that a run that never ends does not delay the other tests for long."""
     for item in items:
         if isinstance(item, pytest.Function) and "store_kind" in item.fixturenames:
-            item.add_marker(pytest.mark.timeout(30))
+            item.add_marker(pytest.mark.timeout(300))
 
 
 class MakeApp(Protocol):

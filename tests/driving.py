@@ -14,7 +14,7 @@ async def finish(h: Harness, workflow: Any, params: Any = None, **options: Any) 
     """Run a workflow that waits for nothing, and return its result."""
     run = await h.start(workflow, params, **options)
     await h.run_until_idle()
-    return await run.result(timeout=5)
+    return await run.result(timeout=60)
 
 
 async def warm_and_cold(h: Harness, workflow: Any, params: Any = None) -> tuple[Any, Any]:
@@ -30,14 +30,14 @@ async def warm_and_cold(h: Harness, workflow: Any, params: Any = None) -> tuple[
             break
         await h.restart()
         await h.advance("1 hour")
-    return await warm.result(timeout=5), await cold.result(timeout=5)
+    return await warm.result(timeout=60), await cold.result(timeout=60)
 
 
 async def step_keys(run: Handle[Any]) -> list[str]:
     return [step.step_key for step in (await run.history()).steps]
 
 
-async def until(condition: Callable[[], Awaitable[Any]], *, seconds: float = 5) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], *, seconds: float = 60) -> Any:
     """Wait until a condition on a real run holds, and return its value."""
     async with asyncio.timeout(seconds):
         while not (value := await condition()):

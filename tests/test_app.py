@@ -62,7 +62,7 @@ async def test_a_closed_app_can_be_opened_again_and_continues_its_runs(tmp_path:
     async with app:
         run = await app.get(count, "one")
         await run.send_event("more", 41)
-        assert await run.result(timeout=5) == 42
+        assert await run.result(timeout=60) == 42
 
 
 async def test_two_apps_in_one_process_are_independent(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_two_apps_in_one_process_are_independent(tmp_path: Path) -> None:
         runs = [await app.start(count, n, id="same") for n, (app, count) in enumerate(zip(apps, counts, strict=True))]
         for n, run in enumerate(runs):
             await run.send_event("more", 10 * n)
-        assert [await run.result(timeout=5) for run in runs] == [0, 11]
+        assert [await run.result(timeout=60) for run in runs] == [0, 11]
 
 
 async def test_two_apps_on_one_file_share_the_work(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_two_apps_on_one_file_share_the_work(tmp_path: Path) -> None:
         # Many runs, because a run may end between the read of its status and the wait for it.
         for n in range(60):
             run = await client.start(remote, n)
-            assert await run.result(timeout=5) == 2 * n
+            assert await run.result(timeout=60) == 2 * n
 
 
 async def test_a_remote_workflow_checks_params_and_decodes_results(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def run(package: str, code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a program in which the package cannot be imported."""
     program = BLOCKED.format(package=package) + code
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -59,7 +59,7 @@ async def test_a_run_leaves_the_global_state_unchanged(make_app: MakeApp) -> Non
     async with app:
         runs: list[Handle[Any]] = [await app.start(parent, "a"), await app.start(graph, "b")]
         for run in runs:
-            await run.result(timeout=10)
+            await run.result(timeout=60)
 
     assert random.getstate() == before
 
@@ -75,7 +75,7 @@ async def test_seeding_the_global_generator_does_not_repeat_instance_ids(make_ap
         results = []
         for n in range(3):
             random.seed(42)
-            results.append(await (await app.start(double, n)).result(timeout=5))
+            results.append(await (await app.start(double, n)).result(timeout=60))
 
     assert results == [0, 2, 4]
 
@@ -97,7 +97,7 @@ async def test_a_step_may_seed_the_global_generator(make_app: MakeApp) -> None:
 
     async with app:
         runs = [await app.start(parent, n) for n in range(40)]
-        assert [await run.result(timeout=10) for run in runs] == [*range(40)]
+        assert [await run.result(timeout=60) for run in runs] == [*range(40)]
 
 
 async def test_two_workers_that_seed_equally_do_not_refuse_each_others_commits(make_app: MakeApp) -> None:
@@ -117,7 +117,7 @@ async def test_two_workers_that_seed_equally_do_not_refuse_each_others_commits(m
             random.seed(7)
             await opened.enter_async_context(app)
         runs = [await apps[n % 2].start("seeding", n, id=f"run-{n}") for n in range(20)]
-        assert [await run.result(timeout=10) for run in runs] == [2 * n for n in range(20)]
+        assert [await run.result(timeout=60) for run in runs] == [2 * n for n in range(20)]
 
 
 async def test_a_forked_process_draws_different_ids() -> None:

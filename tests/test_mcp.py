@@ -222,7 +222,7 @@ async def _repair_what_is_stuck(client: Client) -> dict[str, Any]:
                 await _call(
                     client, "resolve_step", **run, step_key=failed["step_key"], result="paid by hand", reason="!"
                 )
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while (await _call(client, "explain_run", **run))["status"] != "waiting":
                         await asyncio.sleep(0.02)
                 explained = await _call(client, "explain_run", **run)

@@ -80,7 +80,7 @@ async def test_a_step_without_a_handler_is_left_to_other_workers_at_first(h: Har
     assert (await run.status()).status == "waiting"
     await deploy(h, 3, "B")
     await h.advance("1 minute")
-    assert await run.result(timeout=5) == "3:B"
+    assert await run.result(timeout=60) == "3:B"
 
 
 async def test_why_states_that_no_worker_has_a_handler_for_a_step(h: Harness, app: Holdfast) -> None:
@@ -121,7 +121,7 @@ async def test_a_step_without_a_handler_parks_the_run_after_a_time(h: Harness, a
     await deploy(h, 3, "B")
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "3:B"
+    assert await run.result(timeout=60) == "3:B"
 
 
 async def test_a_restarted_run_has_the_plan_of_the_previous_run(h: Harness, app: Holdfast) -> None:

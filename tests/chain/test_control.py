@@ -80,7 +80,7 @@ async def test_a_cancelled_chain_keeps_the_states_of_its_steps(h: Harness, waiti
     await run.cancel("enough")
     await h.run_until_idle()
     with pytest.raises(RunCancelledError, match="enough"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert (await run.status()).native_status == "CANCELED"
     assert [s.state for s in (await run.history()).steps] == ["WAITING", "PENDING"]
 
@@ -99,10 +99,10 @@ async def test_a_cancellation_stops_the_handler_in_flight(make_app: MakeApp) -> 
 
     async with app:
         run = await app.start(chain)
-        await asyncio.wait_for(began.wait(), 5)
+        await asyncio.wait_for(began.wait(), 60)
         await run.cancel("enough")
         assert await until_status(run, "cancelled") == "cancelled"
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), 60)
 
 
 async def test_a_chain_cancelled_before_its_start_calls_no_handler(h: Harness, gated_chain: Any, gate: Gate) -> None:
@@ -119,7 +119,7 @@ async def test_a_terminated_chain_stays_terminated(h: Harness, gated_chain: Any,
     gate.open.set()
     await h.run_until_idle()
     with pytest.raises(RunTerminatedError, match="because"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert (await run.status()).native_status == "CANCELED"
     with pytest.raises(InstanceTerminalError):
         await run.send_event("go")
@@ -140,7 +140,7 @@ async def test_a_pause_records_the_attempt_in_flight_and_starts_no_other(
     assert [s.state for s in (await run.history()).steps] == ["DONE", "READY"]
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "through"
+    assert await run.result(timeout=60) == "through"
 
 
 async def test_a_paused_chain_keeps_its_events_and_its_deadline(h: Harness, waiting_chain: Any) -> None:
@@ -152,7 +152,7 @@ async def test_a_paused_chain_keeps_its_events_and_its_deadline(h: Harness, wait
     assert (await run.status()).status == "paused"
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 5
+    assert await run.result(timeout=60) == 5
 
 
 async def test_a_wait_answered_during_a_pause_is_recorded(h: Harness, app: Holdfast, gate: Gate) -> None:
@@ -175,7 +175,7 @@ async def test_a_wait_answered_during_a_pause_is_recorded(h: Harness, app: Holdf
     assert ((await run.status()).status, (await run.history()).steps[0].state) == ("paused", "WAITING")
     await run.resume()
     await h.run_until_idle()
-    assert (calls, await run.result(timeout=5)) == (["RUN", "EVENT"], 5)
+    assert (calls, await run.result(timeout=60)) == (["RUN", "EVENT"], 5)
 
 
 async def test_a_resume_before_the_pause_took_effect_keeps_the_attempt(
@@ -187,7 +187,7 @@ async def test_a_resume_before_the_pause_took_effect_keeps_the_attempt(
     await run.resume()
     gate.open.set()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "through"
+    assert await run.result(timeout=60) == "through"
     assert [s.attempts for s in (await run.history()).steps] == [0, 0]
 
 
@@ -198,14 +198,14 @@ async def test_a_restarted_chain_begins_at_its_first_step_with_an_empty_mailbox(
     run = await h.start(waiting_chain)
     await run.send_event("go", 1)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
     await run.restart()
     await h.run_until_idle()
     assert [s.state for s in (await run.history()).steps] == ["WAITING", "PENDING"]
     assert [s.state for s in (await run.history(0)).steps] == ["DONE", "DONE"]
     await run.send_event("go", 2)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 2
+    assert await run.result(timeout=60) == 2
 
 
 async def test_a_failed_chain_is_retried_as_a_whole(h: Harness, app: Holdfast) -> None:
@@ -223,7 +223,7 @@ async def test_a_failed_chain_is_retried_as_a_whole(h: Harness, app: Holdfast) -
 
     run = await h.start(chain, retry=Retry(limit=5, delay="1 minute"))
     await h.advance("1 hour")
-    assert (numbers, await run.result(timeout=5)) == ([(0, 1), (1, 1), (2, 1)], 2)
+    assert (numbers, await run.result(timeout=60)) == ([(0, 1), (1, 1), (2, 1)], 2)
 
 
 async def test_a_non_retryable_error_ends_the_chain_without_a_successor(h: Harness, app: Holdfast) -> None:
@@ -260,7 +260,7 @@ async def test_a_chain_ends_at_its_timeout(h: Harness, waiting_chain: Any, optio
     run = await h.start(waiting_chain, **{option: "1 hour"})
     await h.advance("1 hour")
     with pytest.raises(RunFailedError) as caught:
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert caught.value.error.name == "RunTimeoutError"
 
 
@@ -280,7 +280,7 @@ async def test_start_options_apply_to_chains(h: Harness, app: Holdfast) -> None:
         messages=[("go", 5)], summary="a chain", priority=3,
     )  # fmt: skip
     await h.run_until_idle()
-    assert (await run.result(timeout=5), seen) == (5, [{"tenant": "t"}, {"tenant": "t"}])
+    assert (await run.result(timeout=60), seen) == (5, [{"tenant": "t"}, {"tenant": "t"}])
     described = await run.describe()
     assert (described.memo, described.search, described.summary) == ({"m": 1}, {"customer": "c-1"}, "a chain")
     [item] = (await h.app.list(chain, search={"customer": "c-1"})).items
@@ -315,7 +315,7 @@ async def test_a_chain_continues_after_a_linked_run_completed(h: Harness, app: H
     run = await h.app.get(waiting_chain, "linked")
     await run.send_event("go", 1)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
 
 
 async def test_the_end_of_a_parent_requests_the_cancellation_of_its_chain(

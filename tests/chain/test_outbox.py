@@ -289,7 +289,7 @@ async def test_invalid_options_of_the_outbox_are_refused(app: Holdfast) -> None:
 
 async def test_the_worker_is_notified_of_new_events(make_app: MakeApp) -> None:
     app = make_app(
-        worker=WorkerConfig(poll="1 minute")
+        worker=WorkerConfig(poll="1 hour")
     )  # the poll is too rare to find the events: the worker is notified
     chain, handler = emitting_chain(app), RecordingHandler(app)
     async with app:
@@ -338,7 +338,7 @@ async def test_concurrent_deliveries_are_limited(make_app: MakeApp) -> None:
 async def test_another_process_delivers_events(make_app: MakeApp) -> None:
     writer, deliverer = (
         make_app(),
-        make_app(worker=WorkerConfig(poll="1 minute")),
+        make_app(worker=WorkerConfig(poll="1 hour")),
     )  # delivery depends on the notification
     chain, handler = emitting_chain(writer), RecordingHandler(deliverer)
     async with writer, deliverer:
@@ -383,7 +383,7 @@ async def test_a_stopping_worker_releases_undelivered_events(make_app: MakeApp) 
 
     async with app:
         await app.start(chain, id="one")
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), 60)
     async with app:
         run = await app.get(chain, "one")
 
@@ -407,7 +407,7 @@ async def test_a_delivery_is_cancelled_at_its_timeout(make_app: MakeApp) -> None
 
     async with app:
         run = await app.start(chain)
-        await asyncio.wait_for(stopped.wait(), 10)
+        await asyncio.wait_for(stopped.wait(), 60)
 
         async def failed() -> str | None:
             return (await run.outbox())[0].error

@@ -61,7 +61,7 @@ async def test_steps_run_in_order_and_receive_the_outputs_of_previous_steps(h: H
     await h.run_until_idle()
     await run.send_event("paid", 125)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == {"VALIDATE": {"id": "o-1"}, "PAY": 125, "shipped": 2}
+    assert await run.result(timeout=60) == {"VALIDATE": {"id": "o-1"}, "PAY": 125, "shipped": 2}
 
 
 @pytest.mark.promise("exact-replay")
@@ -145,7 +145,7 @@ async def test_a_failed_chain_names_the_step_and_the_error(h: Harness, app: Hold
     run = await h.start(chain)
     await h.advance("1 minute")
     with pytest.raises(RunFailedError, match="no such card") as caught:
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert caught.value.error.name == "LookupError"
     assert "'CHARGE'" in caught.value.error.message
     assert ((await run.status()).status, (await run.status()).native_status) == ("errored", "FAILED")
@@ -167,7 +167,7 @@ async def test_a_pending_retry_is_shown_with_its_time_and_error(h: Harness, app:
     assert (step.next_retry_at - h.now()).total_seconds() == 30  # type: ignore[operator]
     assert "waiting to retry step 'CHARGE' after failed attempt 1 of 5" in (await run.describe()).why
     await h.advance("1 minute")
-    assert await run.result(timeout=5) == 3
+    assert await run.result(timeout=60) == 3
     [step] = (await run.history()).steps
     assert (step.state, step.attempts, step.error) == ("DONE", 2, None)
 
@@ -305,7 +305,7 @@ async def test_a_chain_of_a_thousand_steps_takes_one_commit_per_step(h: Harness,
 
     run = await h.start(chain)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 999
+    assert await run.result(timeout=60) == 999
     assert h._store.commits == 1000  # one for each step; that of the last step also ends the run
 
 
@@ -324,7 +324,7 @@ async def test_a_chain_runs_in_real_time(make_app: MakeApp) -> None:
     async with app:
         run = await app.start(chain)
         await run.send_event("go", 41)
-        assert await run.result(timeout=10) == 42
+        assert await run.result(timeout=60) == 42
 
 
 async def test_ticks_run_a_chain(make_app: MakeApp) -> None:
@@ -345,7 +345,7 @@ async def test_ticks_run_a_chain(make_app: MakeApp) -> None:
         assert (await run.status()).status == "active"
         assert [s.state for s in (await run.history()).steps] == ["DONE", "READY"]
         await app.tick()
-        assert await run.result(timeout=5) == 2
+        assert await run.result(timeout=60) == 2
 
 
 # --- definitions

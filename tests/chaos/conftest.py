@@ -51,7 +51,7 @@ async def make_proxy(server: Server, tmp_path: Path) -> AsyncIterator[MakeProxy]
 
     yield make
     for proxy in proxies:
-        await asyncio.wait_for(proxy.close(), 10)
+        await asyncio.wait_for(proxy.close(), 60)
 
 
 @pytest.fixture

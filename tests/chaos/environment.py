@@ -75,7 +75,7 @@ class Environment:
         """Add runs that must be complete at the end."""
         self.checker.expect(planned)
 
-    async def complete(self, seconds: float = 30) -> None:
+    async def complete(self, seconds: float = 60) -> None:
         """Wait until all expected runs are complete."""
         try:
             await until(self.checker.complete, "not all runs are complete", seconds)

@@ -15,6 +15,8 @@ from .processes import Child
 from .proxy import Cut, Proxy
 from .server import Server, Stop
 
+_SURE = 120.0
+"""Seconds within which each worker commits something."""
 _STOPS = {Kind.FAST: Stop.FAST, Kind.IMMEDIATE: Stop.IMMEDIATE, Kind.CRASH: Stop.KILL}
 
 
@@ -56,7 +58,7 @@ class Injector:
         self._slots = slots
         self._client = client
         self._on_fault = on_fault
-        self._cuts: list[tuple[Kind, Cut]] = []
+        self._cuts: list[tuple[Fault, Cut]] = []
         self._server_lock = asyncio.Lock()
 
     async def inject_all(self, faults: Sequence[Fault]) -> None:
@@ -65,9 +67,19 @@ class Injector:
             for fault in faults:
                 await asyncio.sleep(max(0, began + fault.at - time.monotonic()))
                 group.create_task(self._inject(fault))
+        await self._cut_workers_now()
         self.last_fault_at = time.monotonic()
-        for kind, cut in self._cuts:
-            self.injected[kind.value] += cut.fired is not None
+        for fault, cut in self._cuts:
+            self.injected[fault.kind.value] += cut.fired is not None
+
+    async def _cut_workers_now(self) -> None:
+        """Let the cuts that still wait for a certain commit of a worker cut its next one, such as a heartbeat."""
+        waiting = [cut for fault, cut in self._cuts if fault.victim < len(self._slots) and cut.fired is None]
+        for cut in waiting:
+            cut.match_next()
+        async with asyncio.timeout(_SURE):
+            for cut in waiting:
+                await cut.done.wait()
 
     async def _inject(self, fault: Fault) -> None:
         self._on_fault()
@@ -78,7 +90,7 @@ class Injector:
         elif fault.kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER):
             when = "before" if fault.kind is Kind.CUT_BEFORE else "after"
             cut = self._proxy_of(fault).cut(when, nth=fault.nth, matching=fault.matching)
-            self._cuts.append((fault.kind, cut))
+            self._cuts.append((fault, cut))
         elif fault.kind is Kind.CUT_ALL:
             self._proxy_of(fault).cut_all()
             self.injected[fault.kind.value] += 1

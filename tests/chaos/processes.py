@@ -59,7 +59,7 @@ class Child:
         if self.alive:
             os.kill(self.pid, number)
 
-    async def end(self, number: int = signal.SIGTERM, seconds: float = 20) -> int:
+    async def end(self, number: int = signal.SIGTERM, seconds: float = 120) -> int:
         """Send a signal that ends the process; returns the exit code."""
         self.send(number)
         await until(lambda: not self.alive, lambda: f"the process does not stop: {self.log_text()[-3000:]}", seconds)

@@ -44,6 +44,10 @@ class Cut:
         self.nth -= 1
         return self.nth <= 0
 
+    def match_next(self) -> None:
+        """Cut the next commit, whatever its SQL."""
+        self.nth, self.matching = 1, ANY
+
     def fire(self, sql: str) -> None:
         self.fired = sql
         self.done.set()
@@ -193,7 +197,7 @@ class Proxy:
         return None
 
     def rearm(self, cut: Cut) -> None:
-        """Arm a cut again, because the reply did not match."""
+        """Arm a cut again: the reply did not match, or there was none."""
         self._cuts.append(cut)
 
     def fired(self, cut: Cut, sql: str) -> None:
@@ -255,6 +259,8 @@ class _Link:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+            if self._pending_cut is not None:  # the connection broke by itself before the server's reply
+                self._proxy.rearm(self._pending_cut[0])
             for writer in (self._client, self._server):
                 with suppress(OSError):
                     writer.close()

@@ -85,7 +85,7 @@ class Server:
 
     # --- lifecycle
 
-    async def start(self, seconds: float = 30) -> None:
+    async def start(self, seconds: float = 120) -> None:
         """Start; waits for processes that an earlier postmaster left running."""
         end = time.monotonic() + seconds
         while not await self._try_start(end):
@@ -119,7 +119,7 @@ class Server:
             return False
         return len(lines) == 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
 
-    async def stop(self, stop: Stop = Stop.FAST, seconds: float = 30) -> None:
+    async def stop(self, stop: Stop = Stop.FAST, seconds: float = 120) -> None:
         assert self._process is not None
         self._process.send_signal(stop)
         end = time.monotonic() + seconds
@@ -140,10 +140,10 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(Stop.IMMEDIATE)
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(20)
+                self._process.wait(60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log_text(self) -> str:
@@ -157,7 +157,7 @@ class Server:
     async def connect(self, database: str = "postgres", application: str = "tests") -> asyncpg.Connection[Any]:
         """A direct connection, not through a proxy."""
         settings = {"application_name": application}
-        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60, server_settings=settings)
+        return await asyncpg.connect(self.url(database), timeout=300, command_timeout=300, server_settings=settings)
 
     async def new_database(self) -> str:
         self._databases += 1

@@ -39,14 +39,14 @@ class Size:
     workers: int = 4
     clock_off: float = 3600
     """Seconds by which the clock of the first worker is wrong."""
-    completion_timeout: float = 60
+    completion_timeout: float = 300
     """Seconds in which all runs must end after that."""
     pause: float = 4
     """The longest pause before an event is sent, in seconds."""
 
 
 SHORT = Size(copies=10, faults=10, seconds=7)
-LONG = Size(copies=200, faults=240, seconds=240, completion_timeout=120)
+LONG = Size(copies=200, faults=240, seconds=240, completion_timeout=300)
 
 
 def storm(server: Server, folder: Path, size: Size, seed: int, report: Callable[[str], None] = print) -> Storm:

@@ -16,7 +16,7 @@ async def test_timers_and_deadlines_fire_when_they_are_due_by_the_databases_cloc
 ) -> None:
     if clock_off < 0 and not request.config.getoption("--long"):
         pytest.skip("takes a while")
-    size = Size(copies=3, seconds=2, workers=1, clock_off=clock_off, completion_timeout=20, pause=1)
+    size = Size(copies=3, seconds=2, workers=1, clock_off=clock_off, completion_timeout=300, pause=1)
     await Storm(server, tmp_path, size, faults=[]).run()
 
 
@@ -27,7 +27,7 @@ async def test_no_worker_loses_a_valid_lease(
     """One clock is wrong, the other is right, and both workers look for expired leases."""
     if clock_off > 0 and not request.config.getoption("--long"):
         pytest.skip("takes a while")
-    size = Size(copies=4, seconds=3, workers=2, clock_off=clock_off, completion_timeout=20, pause=1)
+    size = Size(copies=4, seconds=3, workers=2, clock_off=clock_off, completion_timeout=300, pause=1)
     storm = Storm(server, tmp_path, size, faults=[])
     await storm.run()
     assert not [line for line in storm.log_text().splitlines() if "died or stalled" in line]

@@ -28,7 +28,7 @@ async def test_a_run_is_created_once(env: Environment, proxy: Proxy, when: When)
         run = await app.start("sequence", SEQUENCE.n, id=SEQUENCE.id)
         assert cut.fired is not None
         async with env.app(direct=True):
-            assert await run.result(timeout=10) == SEQUENCE.expected
+            assert await run.result(timeout=60) == SEQUENCE.expected
 
     await env.complete_and_check()
 
@@ -49,7 +49,7 @@ async def test_a_started_run_begins_at_once_in_the_worker_of_the_same_app(
     async with env.app() as app:
         cut = proxy.cut(when, matching="holdfast_create")
         run = await app.start("sequence", SEQUENCE.n, id=SEQUENCE.id)
-        assert await run.result(timeout=10) == SEQUENCE.expected
+        assert await run.result(timeout=60) == SEQUENCE.expected
 
     assert cut.fired is not None
     await env.complete_and_check()
@@ -67,7 +67,7 @@ async def test_a_start_that_failed_can_be_repeated(env: Environment, proxy: Prox
         proxy.accept_connections()
 
         run = await retry_until_available(lambda: app.start("sequence", SEQUENCE.n, id=SEQUENCE.id))
-        assert await retry_until_available(lambda: run.result(timeout=15)) == SEQUENCE.expected
+        assert await retry_until_available(lambda: run.result(timeout=60)) == SEQUENCE.expected
 
     await env.complete_and_check()
 
@@ -83,7 +83,7 @@ async def test_an_event_is_sent_once(env: Environment, proxy: Proxy, when: When)
             cut = proxy.cut(when, matching="holdfast_send")
             await run.send_event(topic, payload)
             assert cut.fired is not None
-        assert await run.result(timeout=10) == EVENTS.expected
+        assert await run.result(timeout=60) == EVENTS.expected
 
     await env.complete_and_check()
 
@@ -95,7 +95,7 @@ async def test_a_claim_is_not_lost(env: Environment, proxy: Proxy, when: When) -
     async with env.app() as worker, env.app(direct=True).connect() as app:
         cut = proxy.cut(when, matching="holdfast_claim", reply_contains=reply_contains)
         run = await app.start("sequence", SEQUENCE.n, id=SEQUENCE.id)
-        assert await run.result(timeout=10) == SEQUENCE.expected
+        assert await run.result(timeout=60) == SEQUENCE.expected
         assert cut.fired is not None
         assert (await worker.workers())[0].alive
 
@@ -114,8 +114,8 @@ async def test_results_are_written_once(env: Environment, proxy: Proxy, when: Wh
         events = await app.start("events", EVENTS.n, id=EVENTS.id)
         for topic, payload in EVENTS.events:
             await events.send_event(topic, payload)
-        assert await sequence.result(timeout=10) == SEQUENCE.expected
-        assert await events.result(timeout=10) == EVENTS.expected
+        assert await sequence.result(timeout=60) == SEQUENCE.expected
+        assert await events.result(timeout=60) == EVENTS.expected
 
     assert first.fired is not None
     assert second.fired is not None
@@ -129,7 +129,7 @@ async def test_the_statements_of_a_step_are_executed_once(env: Environment, prox
     async with env.app() as app:
         cut = proxy.cut(when, matching="INSERT INTO ledger.*holdfast_create.*holdfast_send.*COMMIT")
         run = await app.start("book", BOOK.n, id=BOOK.id)
-        assert await run.result(timeout=10) == BOOK.expected
+        assert await run.result(timeout=60) == BOOK.expected
         assert cut.fired is not None
         await env.complete()
 
@@ -144,7 +144,7 @@ async def test_a_live_transaction_is_committed_once(env: Environment, proxy: Pro
         first = proxy.cut(when, matching="UPDATE account.*COMMIT")
         second = proxy.cut(when, matching="'later'.*COMMIT")
         run = await app.start("transfer", TRANSFER.n, id=TRANSFER.id)
-        assert await run.result(timeout=15) == TRANSFER.expected
+        assert await run.result(timeout=60) == TRANSFER.expected
 
     assert first.fired is not None
     assert second.fired is not None
@@ -163,11 +163,11 @@ async def test_a_commit_whose_outcome_is_unknown_for_long_is_applied_once(
         runs = [(await app.start(p.workflow, p.n, id=p.id), p) for p in (SEQUENCE, TRANSFER, BOOK)]
         for matching in ("holdfast_commit", "INSERT INTO ledger.*COMMIT"):
             cut = proxy.cut(when, matching=matching, refuse_connections=True)
-            await asyncio.wait_for(cut.done.wait(), 10)
+            await asyncio.wait_for(cut.done.wait(), 60)
             await asyncio.sleep(0.6)  # longer than a call waits
             proxy.accept_connections()
         for run, planned in runs:
-            assert await retry_until_available(lambda run=run: run.result(timeout=20)) == planned.expected
+            assert await retry_until_available(lambda run=run: run.result(timeout=60)) == planned.expected
         await env.complete()
 
     await env.complete_and_check()

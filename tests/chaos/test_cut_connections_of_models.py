@@ -47,7 +47,7 @@ async def test_an_advance_is_applied_once(env: Environment, proxy: Proxy, when: 
     async with app:
         cut = proxy.cut(when, nth=nth, matching="holdfast_advance")
         run = await app.start(graph)
-        assert await run.result(timeout=20) == {"first": [1, 2, 3], "square": [1, 4, 9], "total": 14}
+        assert await run.result(timeout=60) == {"first": [1, 2, 3], "square": [1, 4, 9], "total": 14}
         starts = Counter(key.split("/")[1] for key in await run.facts("start/"))
     if nth < 4:
         assert cut.fired is not None
@@ -63,7 +63,7 @@ async def test_a_graph_is_started_once(env: Environment, proxy: Proxy, when: Whe
     async with app:
         cut = proxy.cut(when, matching="holdfast_create")
         run = await app.start(graph)
-        assert (await run.result(timeout=20))["total"] == 14
+        assert (await run.result(timeout=60))["total"] == 14
     assert cut.fired is not None
     assert ran["first"] == 1
 
@@ -92,7 +92,7 @@ async def test_a_step_of_a_chain_is_written_once(env: Environment, proxy: Proxy,
         cut = proxy.cut(when, nth=nth, matching="holdfast_commit")
         run = await app.start(chain)
         await run.send_event("answer", 42, id="the answer")
-        assert await run.result(timeout=20) == "told 42"
+        assert await run.result(timeout=60) == "told 42"
         [event] = await run.outbox()
     assert cut.fired is not None or nth == 3
     assert set(delivered) <= {event.id}

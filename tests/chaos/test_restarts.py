@@ -24,7 +24,7 @@ SEQUENCE, EVENTS, TRANSFER = BY_WORKFLOW["sequence"], BY_WORKFLOW["events"], BY_
 @pytest.mark.parametrize("kind", [Kind.FAST, Kind.IMMEDIATE, Kind.CRASH])
 async def test_workers_finish_after_a_restart(server: Server, tmp_path: Path, kind: Kind) -> None:
     faults = [Fault(at, kind, victim=0, seconds=0.3) for at in (0.7, 1.4)]
-    storm = Storm(server, tmp_path, Size(copies=6, seconds=2.5, workers=2, completion_timeout=30, pause=1.5), faults)
+    storm = Storm(server, tmp_path, Size(copies=6, seconds=2.5, workers=2, completion_timeout=300, pause=1.5), faults)
     await storm.run()
     assert storm.injected == {kind.value: 2}
 
@@ -44,14 +44,14 @@ async def test_a_call_waits_for_the_server_and_then_raises_store_unavailable(env
             began = time.monotonic()
             with pytest.raises(StoreUnavailableError):
                 await call()
-            assert connect_timeout <= time.monotonic() - began < connect_timeout + 2
+            assert connect_timeout <= time.monotonic() - began < 10  # less than by default
 
         await server.start()
         await app.start("sequence", SEQUENCE.n, id=SEQUENCE.id)
         for topic, payload in EVENTS.events:
             await run.send_event(topic, payload)
         async with env.app(direct=True):
-            assert await run.result(timeout=10) == EVENTS.expected
+            assert await run.result(timeout=60) == EVENTS.expected
             await env.complete()
 
     await env.complete_and_check()
@@ -64,7 +64,7 @@ async def test_a_call_during_a_restart_succeeds_once_the_server_is_back(env: Env
         starting = asyncio.ensure_future(app.start("sequence", SEQUENCE.n, id=SEQUENCE.id))
         await server.start()
         run = await starting
-        assert await run.result(timeout=10) == SEQUENCE.expected
+        assert await run.result(timeout=60) == SEQUENCE.expected
 
     await env.complete_and_check()
 
@@ -83,6 +83,6 @@ async def test_a_transaction_id_reused_after_a_crash_is_not_taken_for_a_commit(
         for _ in range(20):
             await server.execute("CREATE TABLE more (); DROP TABLE more", env.database)
         hold.release.set()
-        assert await retry_until_available(lambda: run.result(timeout=15)) == TRANSFER.expected
+        assert await retry_until_available(lambda: run.result(timeout=60)) == TRANSFER.expected
 
     await env.complete_and_check()

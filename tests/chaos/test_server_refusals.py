@@ -49,7 +49,7 @@ async def start_all(env: Environment, app: Holdfast, copies: int) -> None:
             await retry_until_available(lambda run=run, p=planned: send_events(run, p, SideFile(env.side)))
 
 
-async def error_of_start(app: Holdfast, seconds: float = 10) -> StoreError:
+async def error_of_start(app: Holdfast, seconds: float = 120) -> StoreError:
     """The error that a caller gets once the setting has taken effect."""
     async with asyncio.timeout(seconds):
         while True:

@@ -55,7 +55,7 @@ async def test_a_commit_that_arrives_after_the_lease_expired_changes_nothing(env
 
         stalled.send(signal.SIGCONT)
         await run.send_event("go", EVENTS.n + 1)
-        assert await run.result(timeout=10) == EVENTS.expected
+        assert await run.result(timeout=60) == EVENTS.expected
     assert await stalled.end() == 0
     await env.complete_and_check()
 
@@ -82,7 +82,7 @@ async def test_a_live_transaction_open_past_the_lease_is_committed_once(
 
         hold.release.set()
         stalled.send(signal.SIGCONT)
-        assert await run.result(timeout=15) == TRANSFER.expected
+        assert await run.result(timeout=60) == TRANSFER.expected
     assert [await child.end() for child in (stalled, successor)] == [0, 0]
     await env.complete_and_check()
 
@@ -109,6 +109,6 @@ async def test_a_commit_delayed_by_a_black_hole_is_refused(env: Environment, pro
         assert await all_rows(env) == before
 
         await run.send_event("go", EVENTS.n + 1)
-        assert await run.result(timeout=15) == EVENTS.expected
+        assert await run.result(timeout=60) == EVENTS.expected
     assert await stalled.end() == 0
     await env.complete_and_check()

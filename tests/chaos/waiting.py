@@ -14,7 +14,7 @@ from holdfast import Holdfast, StoreError
 R = TypeVar("R")
 
 
-async def until(condition: Callable[[], Any], message: Callable[[], str] | str, seconds: float = 20) -> Any:
+async def until(condition: Callable[[], Any], message: Callable[[], str] | str, seconds: float = 60) -> Any:
     """Wait until ``condition`` returns a true value, plain or awaitable; returns the value."""
     end = time.monotonic() + seconds
     while True:

@@ -127,7 +127,7 @@ def _fork_server() -> str:
     assert process.stdout.readline() == b"ready\n"
 
     def end() -> None:
-        process.communicate(timeout=20)
+        process.communicate(timeout=300)
         Path(path).unlink(missing_ok=True)
         Path(folder).rmdir()
 

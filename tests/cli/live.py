@@ -145,7 +145,7 @@ class LiveServer:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self._server is not None
         self._server.send_signal(number)
-        return self._server.wait(30)
+        return self._server.wait(60)
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return holdfast(*arguments, HOLDFAST_BASE_URL=self.base, **env)
@@ -158,11 +158,11 @@ class LiveServer:
 
     def create(self, workflow: str, id: str, params: str = "null") -> None:
         body = {"id": id, "params": json.loads(params)}
-        httpx.post(f"{self.base}/{workflow}/instances", json=body, timeout=30).raise_for_status()
+        httpx.post(f"{self.base}/{workflow}/instances", json=body, timeout=300).raise_for_status()
 
     def send(self, workflow: str, id: str, type: str) -> None:
         url = f"{self.base}/{workflow}/instances/{id}/events"
-        httpx.post(url, json={"type": type}, timeout=30).raise_for_status()
+        httpx.post(url, json={"type": type}, timeout=300).raise_for_status()
 
     def get(self, workflow: str, id: str) -> str:
         return self.ok("get", "-w", workflow, "-i", id)
@@ -173,13 +173,13 @@ class LiveServer:
         return self.get(workflow, id)
 
     def _states(self, workflow: str, id: str) -> list[str]:
-        instance = httpx.get(f"{self.base}/{workflow}/instances/{id}", timeout=30).raise_for_status().json()
+        instance = httpx.get(f"{self.base}/{workflow}/instances/{id}", timeout=300).raise_for_status().json()
         step = instance["meta"].get("currentStep", {})
         keys = [step["stepKey"]] if step.get("status") in ("pending", "waiting") else []
         return [instance["details"]["status"], *keys]
 
 
-def wait_for(read: Callable[[], str], accept: Callable[[str], bool], seconds: float = 30) -> str:
+def wait_for(read: Callable[[], str], accept: Callable[[str], bool], seconds: float = 120) -> str:
     end = time.monotonic() + seconds
     while not accept(seen := read()):
         assert time.monotonic() < end, seen

@@ -58,7 +58,7 @@ def run_command(
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

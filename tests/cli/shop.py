@@ -123,7 +123,7 @@ class Command:
             lambda: self.output.count(text) >= times, lambda: f"{text!r} is missing in the output:\n{self.output}"
         )
 
-    async def wait_for_end(self, seconds: float = 20) -> int:
+    async def wait_for_end(self, seconds: float = 120) -> int:
         await until(
             lambda: self.process.poll() is not None, lambda: f"the process does not end:\n{self.output}", seconds
         )
@@ -133,7 +133,7 @@ class Command:
         """Kill the process and its workers if they still run."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         for pid in self.workers():
             with suppress(ProcessLookupError, FileNotFoundError):
                 if b"holdfast" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -204,7 +204,7 @@ class Shop:
             return connection.execute(sql).fetchone()[0]
 
 
-async def until(condition: Callable[[], Any], message: Callable[[], str] | str, seconds: float = 20) -> None:
+async def until(condition: Callable[[], Any], message: Callable[[], str] | str, seconds: float = 60) -> None:
     """Wait for a condition, with a time limit."""
     end = time.monotonic() + seconds
     while not condition():

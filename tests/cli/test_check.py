@@ -172,7 +172,7 @@ def test_a_file_replays_and_a_difference_is_shown(shop: Path) -> None:
 def test_the_debugger_stops_where_the_code_continues_after_the_fact(shop: Path) -> None:
     done = subprocess.run(
         [str(HOLDFAST), "replay", "checked_shop:app", "--file", "run.json", "--until", "1", "--pdb"],
-        input="p paid\np order\nw\nc\n", cwd=shop, env=clean_environment(), capture_output=True, text=True, timeout=60,
+        input="p paid\np order\nw\nc\n", cwd=shop, env=clean_environment(), capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

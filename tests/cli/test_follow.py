@@ -57,8 +57,8 @@ class FollowProcess:
         wait_for(lambda: "\n".join(self.lines), lambda seen: seen == "\n".join(lines))
 
     def wait_for_end(self) -> int:
-        code = self.process.wait(30)
-        self._reader.join(30)
+        code = self.process.wait(60)
+        self._reader.join(60)
         return code
 
     def close(self) -> None:

@@ -468,7 +468,7 @@ def test_output_on_a_terminal_is_coloured_and_complete(live: LiveServer) -> None
         seen += part
     os.close(terminal)
 
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert "\x1b[" in seen
     assert max(map(len, plain(seen).splitlines())) <= 60
     assert "long" * 20 in re.sub(r"\s+|waiting|active|[\d:.-]{4,}", "", plain(seen))
@@ -502,4 +502,4 @@ def test_a_closed_pipe_ends_the_command_without_an_error_message(live: LiveServe
 
     with process.stderr:
         assert process.stderr.read() == ""
-    process.wait(30)
+    process.wait(60)

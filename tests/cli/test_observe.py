@@ -171,7 +171,7 @@ def test_workers_queues_stats_and_top_show_the_system(live: LiveServer) -> None:
 
 
 def test_the_server_has_metrics_at_its_root(live: LiveServer) -> None:
-    with urllib.request.urlopen(live.base.removesuffix("/api/workflows") + "/metrics", timeout=10) as response:
+    with urllib.request.urlopen(live.base.removesuffix("/api/workflows") + "/metrics", timeout=300) as response:
         text = response.read().decode()
 
     assert "holdfast_workers_alive 1" in text
@@ -196,7 +196,7 @@ def read_metrics(port: int) -> str:
     deadline = time.monotonic() + 30
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as response:
                 return str(response.read().decode())
         except OSError:
             if time.monotonic() > deadline:
@@ -213,11 +213,11 @@ def test_worker_processes_serve_metrics_and_log_json(tmp_path: Path) -> None:
     try:
         texts = [read_metrics(port), read_metrics(port + 1)]
         start = "import asyncio, shop\nasync def main():\n async with shop.app.connect():\n"
-        start += "  await (await shop.app.start('order', id='o-1')).result(timeout=30)\nasyncio.run(main())"
+        start += "  await (await shop.app.start('order', id='o-1')).result(timeout=60)\nasyncio.run(main())"
         subprocess.run([sys.executable, "-c", start], cwd=tmp_path, check=True)
     finally:
         worker.terminate()
-        _, errors = worker.communicate(timeout=60)
+        _, errors = worker.communicate(timeout=300)
 
     assert all("holdfast_runs_started_total" in text for text in texts)
     lines = [json.loads(line) for line in errors.splitlines()]

@@ -79,7 +79,7 @@ def commands() -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 def test_every_command_of_the_page_succeeds(tmp_path: Path) -> None:
     live = LiveServer(tmp_path, APP)
     failed = []

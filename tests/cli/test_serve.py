@@ -179,7 +179,7 @@ def test_serve_uses_uvloop_and_httptools(folder: Path, started: list[ServeProces
     server.run("instances", "create", "-w", "fast", "-i", "f")
     get = "instances", "get", "-w", "fast", "-i", "f", "--full"
     done = wait_for(lambda: server.run(*get).stdout, lambda out: "complete" in out)
-    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=300) as connection:
         connection.sendall(b"no HTTP\r\n\r\n")
         response = connection.recv(10_000)
 
@@ -202,7 +202,7 @@ def test_with_tick_and_no_worker_runs_advance_only_at_a_tick(folder: Path, start
     get = "instances", "get", "-w", "ticked", "-i", "t", "--full"
 
     def tick(server: ServeProcess) -> int:
-        with urlopen(Request(f"{server.base}/_runner/tick", method="POST"), timeout=30) as response:
+        with urlopen(Request(f"{server.base}/_runner/tick", method="POST"), timeout=300) as response:
             return int(json.load(response)["processed"])
 
     servers[0].run("instances", "create", "-w", "ticked", "-i", "t")
@@ -221,7 +221,7 @@ def test_without_tick_a_tick_is_refused(folder: Path, started: list[ServeProcess
     server = serve(started, folder)
 
     with pytest.raises(HTTPError) as caught:
-        urlopen(Request(f"{server.base}/_runner/tick", method="POST"), timeout=30)
+        urlopen(Request(f"{server.base}/_runner/tick", method="POST"), timeout=300)
 
     assert caught.value.code == 403
     assert json.load(caught.value)["code"] == "RUNNER_TICK_DISABLED"

@@ -107,7 +107,7 @@ async def test_attributes_stay_when_the_run_has_ended(app: Holdfast, h: Harness)
 
     run = await h.start(flow, id="one")
     await h.run_until_idle()
-    await run.result(timeout=5)
+    await run.result(timeout=60)
 
     assert await found(h, state="done") == ["one"]
     assert (await run.describe()).memo == {"m": 1}
@@ -345,7 +345,7 @@ async def test_a_filter_finds_runs_of_an_app_with_workers(make_app: MakeApp) -> 
 
     async with app:
         for n in range(10):
-            await (await app.start(flow, n)).result(timeout=10)
+            await (await app.start(flow, n)).result(timeout=60)
         page = await app.list(flow, search={"n": (">", 6), "half": ("<=", 4)})
         assert sorted([one.details.output for one in page.items]) == [7, 8]
 
@@ -387,7 +387,7 @@ async def test_a_bad_value_is_refused(app: Holdfast, h: Harness, tagged: Workflo
     assert await number_of_instances(h) == 0
     run = await h.start(flow)
     await h.run_until_idle()
-    assert "'key'" in await run.result(timeout=5)
+    assert "'key'" in await run.result(timeout=60)
     assert (await run.describe()).search == {"fine": 1}
 
 
@@ -426,7 +426,7 @@ async def test_too_many_attributes_are_refused(app: Holdfast, h: Harness) -> Non
     run = await h.start(flow)
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == ["INVALID_OPTION"] * 2
+    assert await run.result(timeout=60) == ["INVALID_OPTION"] * 2
     search = (await run.describe()).search
     assert (len(search), search["k0"]) == (100, "changed")
 
@@ -487,7 +487,7 @@ async def test_a_memo_takes_only_values_that_can_be_stored(app: Holdfast, h: Har
     run = await h.start(flow)
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == ["NOT_SERIALIZABLE", "NOT_SERIALIZABLE", "PAYLOAD_TOO_LARGE"]
+    assert await run.result(timeout=60) == ["NOT_SERIALIZABLE", "NOT_SERIALIZABLE", "PAYLOAD_TOO_LARGE"]
     memo = (await run.describe()).memo
     assert memo["nested"] == {"a": [None, 1.5, "\ud800"]}
     assert str(memo["when"]).startswith("2030-05-01T12:00:00")

@@ -84,7 +84,7 @@ def test_a_blocking_client_starts_and_sends_in_the_transaction_of_the_calling_th
         run.send_event("go", {"n": 1}, connection=connection)
         connection.commit()
 
-        assert run.result(timeout=20) == "a\x00\ud800 {'n': 1}"
+        assert run.result(timeout=60) == "a\x00\ud800 {'n': 1}"
         assert [one.id for one in client.list("echo").items] == ["kept"]
 
 

@@ -59,7 +59,7 @@ async def test_use_existing_returns_the_run_that_has_not_ended(h: Harness, order
     await second.send_event("end")
     await h.run_until_idle()
 
-    assert await first.result(timeout=5) == await second.result(timeout=5) == ["first", 0]
+    assert await first.result(timeout=60) == await second.result(timeout=60) == ["first", 0]
     assert await number_of_instances(h) == 1
 
 
@@ -97,7 +97,7 @@ async def test_terminate_existing_terminates_the_run_and_starts_a_new_run(
     await run.send_event("end")
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == ["second", 1]
+    assert await run.result(timeout=60) == ["second", 1]
     assert (await run.describe()).memo == {}
     assert await number_of_instances(h) == 1
 
@@ -113,7 +113,7 @@ async def test_the_terminated_run_stays_readable(app: Holdfast, h: Harness) -> N
     run = await h.start(flow, 2, id="one", on_conflict="terminate_existing")
     await h.advance("2 hours")
 
-    assert await run.result(timeout=5) == 2
+    assert await run.result(timeout=60) == 2
     assert [s.step_key for s in (await run.history(0)).steps] == ["nap 1"]
     assert [s.step_key for s in (await run.history(1)).steps] == ["nap 2"]
 
@@ -144,7 +144,7 @@ async def test_the_same_id_of_another_workflow_is_another_run(app: Holdfast, h: 
     run = await h.start(other, id="one", on_conflict="fail", on_reuse="reject")
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == "other"
+    assert await run.result(timeout=60) == "other"
 
 
 # --- the id of a run that has ended
@@ -172,7 +172,7 @@ async def test_allow_starts_a_new_run_after_any_end(
     run = await h.start(order, "complete", id="one", on_conflict=on_conflict, on_reuse="allow")
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == ["complete", 1]
+    assert await run.result(timeout=60) == ["complete", 1]
     assert await number_of_instances(h) == 1
 
 
@@ -194,7 +194,7 @@ async def test_allow_if_failed_starts_a_new_run_after_a_failure(h: Harness, orde
     run = await h.start(order, "complete", id="one", on_reuse="allow_if_failed")
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == ["complete", 1]
+    assert await run.result(timeout=60) == ["complete", 1]
 
 
 async def test_allow_if_failed_refuses_after_a_success(h: Harness, order: Workflow[Any]) -> None:
@@ -204,7 +204,7 @@ async def test_allow_if_failed_refuses_after_a_success(h: Harness, order: Workfl
         await h.start(order, "complete", id="one", on_reuse="allow_if_failed")
 
     assert caught.value.code == "INSTANCE_ID_ALREADY_EXISTS"
-    assert await run.result(timeout=5) == ["complete", 0]
+    assert await run.result(timeout=60) == ["complete", 0]
 
 
 async def test_the_last_run_of_the_id_decides(h: Harness, order: Workflow[Any]) -> None:
@@ -221,7 +221,7 @@ async def test_a_handle_follows_the_id_to_its_new_run(h: Harness, order: Workflo
     await h.start(order, "complete", id="one", on_reuse="allow")
     await h.run_until_idle()
 
-    assert await old.result(timeout=5) == ["complete", 1]
+    assert await old.result(timeout=60) == ["complete", 1]
 
 
 # --- starts of children
@@ -284,7 +284,7 @@ async def test_one_of_many_concurrent_starts_creates_the_run(make_app: MakeApp) 
         runs = await asyncio.gather(*(app.start(order, f"p{n}", id="one") for n in range(20)))
         await until_status(runs[0], "waiting")
         await runs[0].send_event("end")
-        results = [await run.result(timeout=10) for run in runs]
+        results = [await run.result(timeout=60) for run in runs]
         assert results == [results[0]] * 20
         assert len((await app.list()).items) == 1
 

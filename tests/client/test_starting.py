@@ -90,7 +90,7 @@ async def test_a_batch_starts_new_ids_and_skips_existing_ones(h: Harness, echo: 
     runs = await h.app.start_many(echo, [Start("a", 1), Start("b", 2), Start("c", 3), Start("a", 4)])
     assert [run.id for run in runs] == ["a", "c"]
     await h.run_until_idle()
-    assert [await run.result(timeout=5) for run in runs] == [1, 3]
+    assert [await run.result(timeout=60) for run in runs] == [1, 3]
     assert (await (await h.app.get(echo, "b")).describe()).params == 9
     assert await h.app.start_many(echo, [Start("a", 1)]) == []
     assert await h.app.start_many(echo, []) == []
@@ -120,7 +120,7 @@ async def test_a_run_begins_at_the_time_of_start_at(h: Harness, echo: Any) -> No
 
     await h.advance("61 minutes")
 
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
 
 
 @pytest.mark.above_the_store
@@ -246,7 +246,7 @@ def test_a_function_that_cannot_be_a_workflow_is_refused(app: Holdfast) -> None:
 async def test_a_run_with_priority_and_queue_runs(h: Harness, echo: Any) -> None:
     run = await h.start(echo, 1, priority=-5, queue="default")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
 
 
 async def test_a_list_has_pages_with_the_newest_runs_first(h: Harness, echo: Any) -> None:

@@ -134,7 +134,7 @@ async def test_why_names_the_running_step(make_app: MakeApp) -> None:
 
         assert without_positions(await until(shown)) == "running step 'fetch' (attempt 1)"
         gate.open.set()
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_why_names_a_step_that_is_not_recorded_yet_by_its_position(app: Holdfast, h: Harness) -> None:
@@ -291,7 +291,7 @@ async def test_status_and_output_are_plain_json(app: Holdfast, h: Harness) -> No
     run = await h.start(flow)
     await h.run_until_idle()
     assert (await run.status()).output == str(UUID(int=1))
-    assert await run.result(timeout=5) == UUID(int=1)
+    assert await run.result(timeout=60) == UUID(int=1)
 
 
 async def test_a_timeout_of_result_does_not_affect_the_run(app: Holdfast, h: Harness) -> None:
@@ -306,8 +306,8 @@ async def test_a_timeout_of_result_does_not_affect_the_run(app: Holdfast, h: Har
         await run.result(timeout=0.01)
     assert (await run.status()).status == "waiting"
     await h.advance(60)
-    assert await run.result(timeout=5) == "done"
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
+    assert await run.result(timeout=60) == "done"
 
 
 async def test_a_timeout_of_result_names_what_the_run_waits_for(app: Holdfast, h: Harness) -> None:
@@ -369,7 +369,7 @@ async def test_several_callers_may_wait_for_one_result(make_app: MakeApp) -> Non
     async with app:
         run = await app.start(flow, id="one")
         others = [await app.get("flow", "one") for _ in range(3)]
-        waiting = [asyncio.create_task(handle.result(timeout=5)) for handle in (run, run, *others)]
+        waiting = [asyncio.create_task(handle.result(timeout=60)) for handle in (run, run, *others)]
         await gate.began.wait()
         gate.open.set()
         assert await asyncio.gather(*waiting) == ["through"] * 5
@@ -383,7 +383,7 @@ async def test_a_failure_names_the_run_and_the_error(app: Holdfast, h: Harness) 
     run = await h.start(flow, id="x")
     await h.run_until_idle()
     with pytest.raises(RunFailedError, match=r"flow/x.*KeyError.*missing"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert run.pid == "flow/x"
     assert "flow/x" in repr(run)
 
@@ -420,7 +420,7 @@ async def test_a_run_whose_code_does_not_match_its_history_is_paused_until_it_do
     fits[0] = True
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
     assert [s.status for s in (await run.history()).steps] == ["completed", "completed"]
 
 

@@ -78,15 +78,15 @@ class ForkServer:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         with self._changed:
-            assert self._changed.wait_for(lambda: self._asked in self._answers, 20), "the fork server does not reply"
+            assert self._changed.wait_for(lambda: self._asked in self._answers, 60), "the fork server does not reply"
         return ForkedProcess(self._answers.pop(self._asked), log, self._exits)
 
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
-        self._reader.join(20)
+        self._process.wait(60)
+        self._reader.join(60)
         self._process.stdout.close()
 
     def _read(self) -> None:

@@ -23,7 +23,7 @@ _IN_FLIGHT_SECONDS = 0.001
 
 
 def make_scheduled_app(url: str, schema: str | None) -> Holdfast:
-    app = Holdfast(url, schema=schema, worker=WorkerConfig(lease="400 ms"))
+    app = Holdfast(url, schema=schema, worker=WorkerConfig(lease="400 ms", max_losses=1_000_000))
 
     @app.workflow(name="note")
     async def note(ctx: Context) -> str:

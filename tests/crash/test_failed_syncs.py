@@ -44,7 +44,7 @@ class RecordedStore:
 
     async def until(self, seen: Callable[[Entry], bool], *, since: int) -> None:
         """Wait for an entry of the journal."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(seen(entry) for entry in self.journal.entries[since:]):
                 await asyncio.sleep(0.005)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import time
 
@@ -23,7 +24,7 @@ async def test_many_workers_and_clients_complete_all_runs_without_lock_errors(ma
     workers = [workspace.start_worker(lease="10 seconds") for _ in range(WORKERS)]
     clients = [workspace.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)]
     workspace.use_plan(plan(COPIES))
-    await until(lambda: not any(client.alive for client in clients), workspace.report, 40)
+    await until(lambda: not any(client.alive for client in clients), workspace.report, 300)
     await workspace.until_complete()
 
     assert [client.code for client in clients] == [0] * CLIENTS, workspace.report()
@@ -36,7 +37,7 @@ async def test_many_workers_and_clients_complete_all_runs_without_lock_errors(ma
 @pytest.mark.promise("no-lost-wakeup")
 async def test_an_event_that_another_process_sends_wakes_the_run(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(copies=0)
-    worker = workspace.start_worker(poll="30 seconds", lease="30 seconds")
+    worker = workspace.start_worker(poll="1 hour", lease="30 seconds")
     lateness: list[float] = []
     async with workspace.client() as app:
         for n in range(15):
@@ -45,12 +46,12 @@ async def test_an_event_that_another_process_sends_wakes_the_run(make_workspace:
             await run.send_event("go", {"n": 1})
             sent = time.monotonic()
             await run.send_event("go", {"n": 2})
-            assert await run.result(timeout=20) == [1, 2]
+            assert await run.result(timeout=60) == [1, 2]
             lateness.append(time.monotonic() - sent)
             await asyncio.sleep(0.01 * n)  # so that the sends are not synchronized with a loop of the worker
 
     print(f"median {statistics.median(lateness) * 1000:.0f} ms, worst {max(lateness) * 1000:.0f} ms")
-    assert statistics.median(lateness) < 1
+    assert statistics.median(lateness) < 10  # the worker polls once an hour
     assert await workspace.stop(worker) == 0
 
 
@@ -71,6 +72,6 @@ def waits(checker: Checker, id: str) -> bool:
 
 def assert_no_lock_errors(workspace: Workspace) -> None:
     for process in workspace.workers:
-        assert "locked" not in process.output()
+        assert not re.search(r"\blocked\b", process.output())  # "blocked" is in the warning of a slow machine
         assert "STORE_BUSY" not in process.output()
         assert "Traceback" not in process.output()

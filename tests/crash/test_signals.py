@@ -59,17 +59,17 @@ async def test_a_step_in_flight_is_finished_and_its_run_released(
     make_workspace: MakeWorkspace, workflow: str, number: int
 ) -> None:
     workspace = await make_workspace()
-    await start(workspace, workflow, 0.6)
-    first = work(workspace, "20 seconds")
+    await start(workspace, workflow, 3)
+    first = work(workspace, "10 minutes")
     await until_in_flight(workspace, workflow)
 
-    assert await workspace.stop(first, number, seconds=5) == 0
+    assert await workspace.stop(first, number) == 0
     assert (workflow, "first") in workspace.checker.results()
     assert attempts(workspace, workflow, "second") == 0
     assert owned_tasks(workspace) == 0
 
     second = work(workspace, "1 second")
-    await until(lambda: output(workspace, workflow), workspace.report, seconds=5)
+    await until(lambda: output(workspace, workflow), workspace.report)
     assert [attempts(workspace, workflow, key) for key in ("first", "second")] == [1, 1]
     assert await workspace.stop(second) == 0
     assert workspace.checker.one("PRAGMA integrity_check") == "ok"
@@ -77,20 +77,20 @@ async def test_a_step_in_flight_is_finished_and_its_run_released(
 
 async def test_a_step_longer_than_the_drain_is_interrupted_and_its_run_released(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
-    await start(workspace, "slow_async", 60)
+    await start(workspace, "slow_async", 600)
     first = work(workspace, "300 ms")
     await until_in_flight(workspace, "slow_async")
 
-    assert await workspace.stop(first, seconds=3) == 0
+    assert await workspace.stop(first) == 0
     assert owned_tasks(workspace) == 0
     second = work(workspace, "0 s")
     await until_in_flight(workspace, "slow_async", times=2)
-    assert await workspace.stop(second, seconds=3) == 0
+    assert await workspace.stop(second) == 0
 
 
 async def test_a_thread_that_does_not_end_does_not_delay_the_exit(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
-    await start(workspace, "slow_thread", 8)
+    await start(workspace, "slow_thread", 600)
     package = Path(__file__).parent
     arguments = (str(workspace.database), str(workspace.side), "300 ms")
     call = f"from {package.name}.slow_steps import main; main(*{arguments!r})"
@@ -99,7 +99,7 @@ async def test_a_thread_that_does_not_end_does_not_delay_the_exit(make_workspace
     try:
         await until_in_flight(workspace, "slow_thread")
         program.send_signal(signal.SIGTERM)
-        await until(lambda: program.poll() is not None, "the program does not end", seconds=4)
+        await until(lambda: program.poll() is not None, "the program does not end")
         assert program.returncode == 0
         assert owned_tasks(workspace) == 0
     finally:
@@ -109,17 +109,17 @@ async def test_a_thread_that_does_not_end_does_not_delay_the_exit(make_workspace
 
 async def test_a_second_signal_ends_the_worker_at_once(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
-    await start(workspace, "slow_async", 2)
-    first = workspace.start_worker(app=APP, drain="60 seconds", copies=0)
+    await start(workspace, "slow_async", 8)
+    first = workspace.start_worker(app=APP, drain="10 minutes", copies=0)
     await until_in_flight(workspace, "slow_async")
     first.signal(signal.SIGTERM)
     await asyncio.sleep(0.1)  # no observable fact shows that the worker drains
     assert first.alive
 
-    assert await workspace.stop(first, signal.SIGTERM, seconds=1) == -signal.SIGTERM
+    assert await workspace.stop(first, signal.SIGTERM) == -signal.SIGTERM
     assert workspace.checker.one("PRAGMA integrity_check") == "ok"
     second = workspace.start_worker(app=APP, copies=0)
-    await until(lambda: output(workspace, "slow_async"), workspace.report, seconds=15)
+    await until(lambda: output(workspace, "slow_async"), workspace.report)
     assert await workspace.stop(second) == 0
 
 

@@ -54,7 +54,7 @@ async def test_results_of_a_worker_stopped_past_its_lease_are_refused(make_works
         for run in runs:
             await run.send_event("go", 1)
         for n, run in enumerate(runs):
-            assert await run.result(timeout=10) == [n, quick.pid, 1]
+            assert await run.result(timeout=60) == [n, quick.pid, 1]
     assert {one.pid for one in workspace.checker.ran() if one.attempt == 1} >= {slow.pid}
     assert await workspace.stop(slow) == 0
 

@@ -23,7 +23,7 @@ from .workload import TABLES, Planned, SideFile, make_app, plan
 LEASE = "400 ms"
 
 
-async def until(fact: Callable[[], Any], what: Callable[[], str] | str, seconds: float = 30) -> Any:
+async def until(fact: Callable[[], Any], what: Callable[[], str] | str, seconds: float = 60) -> Any:
     """Wait until ``fact`` returns a true value, at most ``seconds``; returns the value."""
     end = time.monotonic() + seconds
     while not (found := fact()):
@@ -107,10 +107,10 @@ class Workspace:
                 await send_events(await app.get(planned.workflow, planned.id), planned, side)
                 await asyncio.sleep(pause)
 
-    async def until_complete(self, seconds: float = 40) -> None:
+    async def until_complete(self, seconds: float = 120) -> None:
         await until(self.checker.complete, self.report, seconds)
 
-    async def stop(self, worker: ForkedProcess, number: int = signal.SIGTERM, seconds: float = 20) -> int:
+    async def stop(self, worker: ForkedProcess, number: int = signal.SIGTERM, seconds: float = 120) -> int:
         if number != signal.SIGKILL:
             await until(lambda: not worker.alive or self.is_open(worker), "the worker did not open the database")
         worker.signal(number)

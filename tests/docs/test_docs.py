@@ -68,7 +68,7 @@ def test_the_programs_of_a_page_run_without_errors(page: Path, tmp_path: Path) -
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), f"{page.name}:{block.line}"

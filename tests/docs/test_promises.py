@@ -53,7 +53,7 @@ def test_a_mark_of_an_unknown_promise_is_an_error_at_collection(tmp_path: Path) 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -331,7 +331,7 @@ def test_an_example_prints_its_expected_output(name: str, tmp_path: Path) -> Non
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -76,7 +76,7 @@ class Acceptance:
             h.crash_after(crash_after)
             run = await h.start(self.workflow, "order")
             await self.drive(h, run)
-            result = await run.result(timeout=5)
+            result = await run.result(timeout=60)
             items = [_without_times(item.value) async for item in run.stream(self.stream)]
             assert h.crashed == (crash_after is not None)
             return result, items, h.commits, calls

@@ -69,7 +69,7 @@ async def test_each_agent_gets_the_decisions_about_its_own_calls(order: tuple[st
             await h.run_until_idle()
         await h.advance("1 minute")
 
-        assert await run.result(timeout=5) == [["a-0 True", "a-1 True"], ["b-0 True"]]
+        assert await run.result(timeout=60) == [["a-0 True", "a-1 True"], ["b-0 True"]]
         warnings = {line.message.partition(":")[0] for line in await run.logs()}
     assert warnings == {"an event of the type 'approval' is ignored"} | (
         {"a decision names the call 'a-1', which is not open"} if order[0] == "a-1" else set()
@@ -83,4 +83,4 @@ async def test_another_agent_continues_to_wait_when_the_reading_agent_times_out(
         await _decide(run, "b-0")
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == [WaitForEventTimeoutError.__name__, ["b-0 True"]]
+        assert await run.result(timeout=60) == [WaitForEventTimeoutError.__name__, ["b-0 True"]]

@@ -57,14 +57,14 @@ async def _used(app: Holdfast) -> int:
 
 async def _all_returned(app: Holdfast) -> None:
     """Wait until no permit is in use: the last return is written after the result of the step."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while await _used(app):
             await asyncio.sleep(0.005)
 
 
 async def _finish_all(app: Holdfast, workflow: Any, params: list[Any]) -> list[Any]:
     runs = [await app.start(workflow, one) for one in params]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await run.result() for run in runs]
 
 
@@ -91,7 +91,7 @@ async def test_a_limit_of_a_step_holds_over_all_runs(app: Holdfast) -> None:
 
 async def test_plain_functions_and_transactions_take_limits(app: Holdfast) -> None:
     bank, room = app.limit("bank", concurrency=2), InProgress()
-    pair = threading.Barrier(2, timeout=10)  # both permits are in use at the same time
+    pair = threading.Barrier(2, timeout=300)  # both permits are in use at the same time
 
     @app.step(limits=[bank])
     def blocking(n: int) -> int:
@@ -149,7 +149,7 @@ async def test_a_limit_of_a_workflow_counts_runs_and_a_sleeping_run_holds_no_per
         await work(nap)
         return nap
 
-    async with app, asyncio.timeout(20):
+    async with app, asyncio.timeout(60):
         asleep = [await app.start(one, 3600) for _ in range(18)]
         assert await _finish_all(app, one, [0, 0]) == [0, 0]
         for run in asleep:
@@ -217,7 +217,7 @@ async def test_the_keys_of_a_fair_limit_share_the_capacity_of_a_worker(tmp_path:
         ids = [(await app.start(flow, {"tenant": tenant})).id for tenant in "aaaaaaaabac"]
     async with app:
         for name in ids:
-            await (await app.get(flow, name)).result(timeout=10)
+            await (await app.get(flow, name)).result(timeout=60)
 
     assert served.index("b") <= 2
     assert served.index("c") <= 2
@@ -250,7 +250,7 @@ async def test_a_timeout_does_not_run_while_the_attempt_waits_for_its_permit(app
     async def hold() -> None:
         await release.wait()
 
-    @app.step(limits=[bank], timeout="50 ms", retry=Retry(limit=0))
+    @app.step(limits=[bank], timeout="1 second", retry=Retry(limit=0))
     async def quick() -> str:
         return "in time"
 
@@ -265,7 +265,7 @@ async def test_a_timeout_does_not_run_while_the_attempt_waits_for_its_permit(app
     async with app:
         holder = await app.start(first)
         run = await app.start(second)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(1.5)
         release.set()
         assert await run.result() == "in time"
         await holder.result()
@@ -380,7 +380,7 @@ async def test_a_limit_is_changed_at_run_time(app: Holdfast) -> None:
 
     async with app:
         runs = [await app.start(one, n) for n in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while room.inside[""] != 1:
                 await asyncio.sleep(0.005)
             await app.set_limit("bank", concurrency=3)
@@ -405,7 +405,7 @@ async def test_a_limit_that_is_raised_wakes_waiting_attempts_without_a_poll(tmp_
     async def flow(ctx: Context) -> int:
         return await charge()
 
-    async with app, asyncio.timeout(20):
+    async with app, asyncio.timeout(60):
         run = await app.start(flow)
         while not [limit for limit in await app.list_limits() if limit.waiting]:
             await asyncio.sleep(0.005)
@@ -432,7 +432,7 @@ async def test_turns_that_wait_for_permits_leave_their_slots_to_others(tmp_path:
 
     async with app:
         runs = [await app.start(limited, n) for n in range(6)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await (await app.start(free)).result() == "ran"
         release.set()
         for run in runs:
@@ -453,7 +453,7 @@ async def test_a_worker_that_stops_leaves_waiting_attempts_to_the_next(app: Hold
 
     async with app:
         run = await app.start(one, id="one")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not any(limit.waiting for limit in await app.list_limits()):
                 await asyncio.sleep(0.005)
     assert called == []
@@ -528,7 +528,7 @@ async def test_metrics_have_the_use_of_each_limit(app: Holdfast) -> None:
     async with app:
         runs = [await app.start(one) for _ in range(3)]
         await began.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while 'holdfast_limit_waiting{limit="bank"} 2' not in await app.metrics_text():
                 await asyncio.sleep(0.005)
         assert 'holdfast_limit_in_use{limit="bank"} 1' in await app.metrics_text()

@@ -17,7 +17,7 @@ from postgres_harness import CleanStore
 
 @pytest.fixture
 def app(tmp_path: Path) -> Holdfast:
-    return Holdfast(f"sqlite:///{tmp_path}/starts.db", worker=WorkerConfig(poll="30 seconds"))
+    return Holdfast(f"sqlite:///{tmp_path}/starts.db", worker=WorkerConfig(poll="1 hour"))
 
 
 @pytest.mark.parametrize("policy", [{"dedupe": Dedupe("k")}, {"singleton": "skip", "key": "k"}, {"singleton": "skip"}])
@@ -132,7 +132,7 @@ async def test_queued_singletons_follow_each_other_without_a_poll(app: Holdfast)
         assert "the run before it" in (await runs[1].describe()).why
         for run in runs:
             await run.send_event("go")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert [await run.result() for run in runs] == [0, 1, 2]
 
     entered = list(dict.fromkeys(seen))
@@ -149,10 +149,10 @@ async def test_a_later_singleton_cancels_the_running_one_and_starts_after_its_cl
             await asyncio.sleep(0.001)
         second = await app.start(visit, 2, singleton="cancel_running")
         with pytest.raises(RunCancelledError):
-            await first.result(timeout=10)
+            await first.result(timeout=60)
         await second.send_event("go")
 
-        assert await second.result(timeout=10) == 2
+        assert await second.result(timeout=60) == 2
         assert list(dict.fromkeys(seen)).index("out 1") < list(dict.fromkeys(seen)).index("in 2")
 
 
@@ -166,11 +166,11 @@ async def test_a_replaced_run_is_cancelled_with_the_reason(app: Holdfast) -> Non
         second = await app.start(visit, 2, singleton="replace_waiting")
         third = await app.start(visit, 3, singleton="replace_waiting")
         with pytest.raises(RunCancelledError, match="replaced"):
-            await second.result(timeout=10)
+            await second.result(timeout=60)
         await first.send_event("go")
         await third.send_event("go")
 
-        assert (await first.result(timeout=10), await third.result(timeout=10)) == (1, 3)
+        assert (await first.result(timeout=60), await third.result(timeout=60)) == (1, 3)
         assert "in 2" not in seen
 
 
@@ -195,7 +195,7 @@ async def test_chains_and_graphs_are_singletons_too(app: Holdfast) -> None:
         for workflow in (chain, graph):
             runs = [await app.start(workflow, singleton="queue") for _ in range(3)]
             for run in runs:
-                await run.result(timeout=10)
+                await run.result(timeout=60)
 
     assert most == 1
 
@@ -335,7 +335,7 @@ async def test_a_start_without_room_is_rejected_or_dropped(app: Holdfast) -> Non
         waiting = await app.start(flow)
         go.set()
 
-        assert (await first.result(timeout=10), await waiting.result(timeout=10)) == (1, 1)
+        assert (await first.result(timeout=60), await waiting.result(timeout=60)) == (1, 1)
         with pytest.raises(RunCancelledError, match="dropped"):
             await dropped.result()
         assert len((await app.list(flow)).items) == 3

@@ -86,13 +86,13 @@ async def test_the_end_of_a_child_is_handled_if_it_arrives_during_the_end_of_ano
                 waited.append(1)
                 for child in others:
                     await child.send_event("go")
-                    await child.result(timeout=5)
+                    await child.result(timeout=60)
             return await advance(request)
 
         monkeypatch.setattr(worker._context.advancer, "advance", when_others_have_ended)
         await first.send_event("go")
 
-        assert (await run.result(timeout=10))["total"] == "abc"
+        assert (await run.result(timeout=60))["total"] == "abc"
         assert waited == [1]
         assert len(turns) <= 4
 
@@ -113,7 +113,7 @@ async def test_a_full_mailbox_does_not_hide_the_end_of_a_child(app: Holdfast, h:
         await child.send_event("go")
     await h.run_until_idle()
 
-    assert (await run.result(timeout=5))["total"] == "abc"
+    assert (await run.result(timeout=60))["total"] == "abc"
 
 
 @pytest.mark.above_the_store
@@ -136,7 +136,7 @@ async def test_more_children_than_a_mailbox_page_holds_can_end_during_a_pause(ap
     await run.resume()
     await h.run_until_idle()
 
-    assert (await run.result(timeout=5))["each"] == [*range(510)]
+    assert (await run.result(timeout=60))["each"] == [*range(510)]
 
 
 # --- cancellation
@@ -162,7 +162,7 @@ async def test_a_cancellation_that_arrives_before_the_end_is_written_takes_effec
     await h.run_until_idle()
 
     with pytest.raises(RunCancelledError, match="too late"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     with pytest.raises(InstanceTerminalError):
         await run.cancel()
 
@@ -176,7 +176,7 @@ async def test_the_cancellation_of_a_graph_terminates_its_children(app: Holdfast
     assert (await run.status()).status == "cancelled"
     for child in children:
         with pytest.raises(RunTerminatedError, match=r"its parent family/.* has ended"):
-            await child.result(timeout=5)
+            await child.result(timeout=60)
     await h.run_until_idle()
     assert (await run.facts("tombstone"))["tombstone"]["reason"] == "enough"
 
@@ -218,7 +218,7 @@ async def test_a_cancelled_child_fails_its_node(app: Holdfast, h: Harness) -> No
     await h.run_until_idle()
 
     with pytest.raises(RunFailedError, match=r"node 'inner' failed: ChildError: .* ended cancelled: not this one"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_a_workflow_can_cancel_a_graph(app: Holdfast, h: Harness) -> None:
@@ -234,7 +234,7 @@ async def test_a_workflow_can_cancel_a_graph(app: Holdfast, h: Harness) -> None:
     await h.run_until_idle()
 
     with pytest.raises(RunCancelledError, match="by a run"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_a_paused_graph_can_be_cancelled(app: Holdfast, h: Harness) -> None:
@@ -256,7 +256,7 @@ async def test_a_cancelled_graph_can_be_restarted(app: Holdfast, h: Harness) -> 
         await child.send_event("go")
     await h.run_until_idle()
 
-    assert (await run.result(timeout=5))["total"] == "abc"
+    assert (await run.result(timeout=60))["total"] == "abc"
     assert await run.facts("tombstone") == {}
 
 
@@ -332,7 +332,7 @@ async def test_graphs_whose_children_end_at_the_same_time_complete(
         runs = [await app.start(graph) for _ in range(10)]
         children = [child for run in runs for child in await until(lambda run=run: all_children(app, run))]
         await asyncio.gather(*(child.send_event("go") for child in children))
-        results = [await run.result(timeout=10) for run in runs]
+        results = [await run.result(timeout=60) for run in runs]
 
     assert [result["total"] for result in results] == ["abc"] * 10
     assert len(turns) <= 10 * (len(_CHILDREN) + 2)

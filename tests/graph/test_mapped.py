@@ -51,7 +51,7 @@ async def states(run: Handle[Any]) -> dict[str, str | None]:
 
 async def failure_of(run: Handle[Any]) -> str:
     with pytest.raises(RunFailedError) as raised:
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     return raised.value.error.message
 
 

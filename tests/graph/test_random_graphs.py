@@ -170,7 +170,7 @@ async def test_a_random_graph_has_the_results_of_the_model_on_postgres(store: st
     await check(plans, store)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=graphs(200).filter(lambda plans: len(plans) >= 100))

@@ -86,7 +86,7 @@ async def test_parameters_receive_results_by_name(app: Holdfast, h: Harness) -> 
         "largest": 30,
         "report": {"total": 6, "largest": 30},
     }
-    assert await run.result(timeout=5) == await run.results()
+    assert await run.result(timeout=60) == await run.results()
     assert (await run.status()).status == "complete"
 
 
@@ -218,7 +218,7 @@ async def test_a_failed_node_skips_its_descendants_and_no_other_node(app: Holdfa
     }  # fmt: skip
     assert await run.results() == {"good": 1, "independent": 2}
     with pytest.raises(RunFailedError, match="node 'bad' failed: ValueError: boom"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert (await run.facts("result/bad"))["result/bad"]["data"] == {"name": "ValueError", "message": "boom"}
 
 
@@ -236,7 +236,7 @@ async def test_the_error_of_a_run_is_that_of_the_first_failed_node_of_the_graph(
     run = await h.start(g)
     await h.advance("2 hours")
     with pytest.raises(RunFailedError, match="node 'late' failed"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_two_failed_nodes_skip_a_common_descendant_once(app: Holdfast, h: Harness) -> None:
@@ -277,7 +277,7 @@ async def test_a_node_fails_at_its_timeout(app: Holdfast, h: Harness) -> None:
     run = await h.start(g)
     await h.advance("2 minutes")
     with pytest.raises(RunFailedError, match="StepTimeoutError"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 @pytest.mark.promise("at-least-once-steps")
@@ -332,7 +332,7 @@ async def test_a_node_that_loses_all_its_workers_fails(app: Holdfast, h: Harness
     await h.run_until_idle()
     assert len(await starts(run)) == 3  # the last claim only finds that no attempt is left
     with pytest.raises(RunFailedError, match="StepMaxAttemptsExceeded"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 @pytest.mark.promise("at-least-once-steps")
@@ -520,7 +520,7 @@ async def test_a_failed_item_fails_the_node(app: Holdfast, h: Harness) -> None:
     await h.run_until_idle()
     assert await statuses(run) == {"numbers": "ok", "inverse": "error", "total": "skipped"}
     with pytest.raises(RunFailedError, match="'inverse' failed: ZeroDivisionError: item 1: "):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_an_item_is_retried_alone_with_an_unchanged_value(app: Holdfast, h: Harness) -> None:
@@ -623,7 +623,7 @@ async def test_a_failed_child_run_fails_its_node(app: Holdfast, h: Harness) -> N
     await h.run_until_idle()
     assert await statuses(run) == {"child": "error", "descendant": "skipped"}
     with pytest.raises(RunFailedError, match=r"'child' failed: ChildError: .* ended errored: no luck"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_a_chain_can_be_a_node(app: Holdfast, h: Harness) -> None:
@@ -710,7 +710,7 @@ async def test_a_killed_run_accepts_no_results_and_has_a_tombstone(app: Holdfast
     assert tombstone == {"reason": "enough", "ts": round(h.now().timestamp() * 1000)}
     assert await h.app.advance(run) == Killed("enough")
     with pytest.raises(RunTerminatedError, match="enough"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     with pytest.raises(InstanceTerminalError):
         await run.kill()
 
@@ -744,7 +744,7 @@ async def test_a_node_is_not_called_if_its_run_or_worker_stops_before(
     else:
         worker._table.stop()
     go.set()
-    await worker._table.wait(5)
+    await worker._table.wait(60)
     assert ran == []
 
 
@@ -768,7 +768,7 @@ async def test_a_cancelled_run_accepts_no_results(app: Holdfast, h: Harness) -> 
     await run.cancel("not needed")
     await h.run_until_idle()
     with pytest.raises(RunCancelledError, match="not needed"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert await run.facts("result/") == {}
 
 
@@ -822,7 +822,7 @@ async def test_a_failed_run_is_retried_as_a_whole(app: Holdfast, h: Harness) -> 
 
     run = await h.start(g, retry=Retry(limit=1, delay="1 second"))
     await h.advance("5 seconds")
-    assert await run.result(timeout=5) == {"flaky": 5}
+    assert await run.result(timeout=60) == {"flaky": 5}
     assert (await run.describe()).attempt == 2
 
 
@@ -836,7 +836,7 @@ async def test_a_run_ends_at_its_timeout(app: Holdfast, h: Harness) -> None:
     run = await h.start(g, run_timeout="1 minute")
     await h.advance("2 minutes")
     with pytest.raises(RunFailedError, match="run_timeout"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_the_successor_of_a_timed_out_run_has_its_nodes(app: Holdfast, h: Harness) -> None:
@@ -852,7 +852,7 @@ async def test_the_successor_of_a_timed_out_run_has_its_nodes(app: Holdfast, h: 
 
     run = await h.start(g, run_timeout="1 minute", retry=Retry(limit=1, delay=0))
     await h.advance("2 minutes")
-    assert await run.result(timeout=5) == {"slow": 2}
+    assert await run.result(timeout=60) == {"slow": 2}
 
 
 async def test_a_graph_runs_on_a_cron_schedule(app: Holdfast, h: Harness) -> None:
@@ -911,8 +911,8 @@ async def test_open_runs_keep_the_shape_they_were_started_with(make_app: MakeApp
     new = make_app()
     g = define(new, new=True)
     async with new:
-        assert await (await new.get(g, "open")).result(timeout=10) == {"a": 1, "b": 2}
-        assert await (await new.start(g, id="fresh")).result(timeout=10) == {"a": 1, "b": 2, "c": 3}
+        assert await (await new.get(g, "open")).result(timeout=60) == {"a": 1, "b": 2}
+        assert await (await new.start(g, id="fresh")).result(timeout=60) == {"a": 1, "b": 2, "c": 3}
 
 
 async def test_a_missing_node_parks_the_run_until_it_is_registered(make_app: MakeApp) -> None:
@@ -940,7 +940,7 @@ async def test_a_missing_node_parks_the_run_until_it_is_registered(make_app: Mak
         assert "node 'gone' of graph" in (await run.describe()).why
         g.node(gone)
         await run.resume()
-        assert await run.result(timeout=5) == {"gone": None}  # without waiting for the expiry of a lease
+        assert await run.result(timeout=60) == {"gone": None}  # without waiting for the expiry of a lease
 
 
 # --- app.advance and several workers
@@ -989,7 +989,7 @@ async def test_nodes_of_one_graph_run_on_different_workers(make_app: MakeApp) ->
 
             async def wait_for_the_other(node: str = node) -> str:
                 worker_of[node] = name
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while len(worker_of) < 2:
                         await asyncio.sleep(0.005)
                 return name
@@ -1007,7 +1007,7 @@ async def test_nodes_of_one_graph_run_on_different_workers(make_app: MakeApp) ->
     define(second, "second")
     async with first, second:
         run = await first.start(graph)
-        assert (await run.result(timeout=20))["both"] == ["first", "second"]
+        assert (await run.result(timeout=60))["both"] == ["first", "second"]
 
 
 async def test_a_worker_runs_many_graphs_to_their_end(make_app: MakeApp) -> None:
@@ -1016,7 +1016,7 @@ async def test_a_worker_runs_many_graphs_to_their_end(make_app: MakeApp) -> None
     async with app:
         runs = [await app.start(etl, Source([n])) for n in range(1, 30)]
         for n, run in enumerate(runs, 1):
-            assert (await run.result(timeout=20))["total"] == n
+            assert (await run.result(timeout=60))["total"] == n
 
 
 # --- flowcharts

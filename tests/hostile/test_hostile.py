@@ -51,7 +51,7 @@ async def work(folder: Path, **options: Any) -> list[Any]:
     async def second(first: int) -> int:
         return first + 1
 
-    async with app, asyncio.timeout(30):
+    async with app, asyncio.timeout(60):
         flows = [await app.start(flow, n) for n in range(RUNS)]
         for run in flows:
             await run.send_event("go", 1)
@@ -127,7 +127,7 @@ async def test_hostile_settings_apply_only_during_their_context() -> None:
     assert Hub.subscribe is subscribe
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1200)
 def test_a_part_of_the_suite_passes_under_hostile_settings() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--hostile", "-p", "no:cacheprovider", *(str(TESTS / test) for test in SHORT)],

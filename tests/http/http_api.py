@@ -79,7 +79,7 @@ class Api:
         return len((await self.get(f"/{workflow}/instances", pageSize=100))["instances"])
 
 
-async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     async with asyncio.timeout(seconds):
         while not (value := await condition()):
             await asyncio.sleep(0.005)

@@ -36,7 +36,7 @@ class Page:
 
     async def next(self, *events: str) -> Any:
         """The data of the next event with one of these names, and its id; other events are skipped."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 while b"\n\n" not in self.body:
                     self.body += await self._chunks.get()
@@ -46,7 +46,7 @@ class Page:
                     return {**json.loads(fields["data"]), "event": fields["event"], "eventId": fields.get("id")}
 
     async def problem(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return json.loads(await self._chunks.get())
 
 
@@ -90,7 +90,7 @@ async def test_a_page_of_a_chain_has_the_time_of_the_last_delivery(shop: tuple[H
     shop[1].door("outbox").set()
     await api.create("order.process", id="c")
     await api.until("order.process", "c", "waiting")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while None in (delivered := [event["deliveredAt"] for event in await _outbox(api)]):
             await asyncio.sleep(0.01)
 

@@ -79,7 +79,7 @@ async def test_metrics_are_served_at_the_root() -> None:
     app = metered()
     asgi = app.asgi(metrics=True)
     async with app, client_of(asgi, base="http://test") as http:
-        await (await app.start("order")).result(timeout=20)
+        await (await app.start("order")).result(timeout=60)
         response = await http.get("/metrics")
         missing = await http.get("/api/workflows/metrics")
 

@@ -375,7 +375,7 @@ async def test_an_app_without_workflows_has_a_document() -> None:
     assert f"{BASE}/_health" in (await document_of(Holdfast("sqlite://")))["paths"]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 def test_the_server_conforms_to_the_document_under_fuzzing(request: pytest.FixtureRequest) -> None:
     """The coverage phase, only with ``--long``, sends each kind of invalid value for each parameter: 3,500 requests."""
     phases = "coverage,fuzzing,stateful" if request.config.getoption("--long") else "fuzzing,stateful"

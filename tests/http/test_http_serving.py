@@ -188,7 +188,7 @@ def uvicorn_of(directory: Path, port: int, *options: str) -> Iterator[subprocess
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(60)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

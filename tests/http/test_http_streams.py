@@ -138,7 +138,7 @@ async def test_an_open_stream_is_sent_item_by_item(app: Holdfast) -> None:
         await app.start(work, id="w")
         serving = asyncio.create_task(app.asgi()(scope, asyncio.Event().wait, send))  # type: ignore[arg-type]
         text = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while b"id: 1\n" not in text:
                 text += await received.get()
             assert b"event: end" not in text

@@ -234,7 +234,7 @@ async def test_a_bulk_action_affects_only_instances_of_the_tenant(tenants: TwoTe
     for workflow in OF_EACH_KIND:
         for n in range(2):
             with pytest.raises(RunTerminatedError):
-                await (await tenants.app.get(workflow, f"acme-{n}")).result(timeout=20)
+                await (await tenants.app.get(workflow, f"acme-{n}")).result(timeout=60)
 
     assert await tenants.state_of("globex") == before
 

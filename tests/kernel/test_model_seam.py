@@ -202,7 +202,7 @@ async def test_a_run_of_a_new_model_is_executed_by_the_worker(app: Holdfast, doo
     await run.send_event(RING, "ann")
     await run.send_event(RING, "bob")
 
-    assert await run.result(timeout=10) == ["hello, ann", "hello, bob"]
+    assert await run.result(timeout=60) == ["hello, ann", "hello, bob"]
 
 
 async def test_a_new_model_decides_the_history_the_status_and_the_explanation(
@@ -216,7 +216,7 @@ async def test_a_new_model_decides_the_history_the_status_and_the_explanation(
     described = await run.describe()
     status = await run.status()
     await run.send_event(RING, "bob")
-    await run.result(timeout=10)
+    await run.result(timeout=60)
 
     assert (described.kind, described.native_status) == (DOORBELL, "LISTENING")
     assert described.current_step is not None
@@ -240,7 +240,7 @@ async def test_a_restart_repeats_the_plan_of_a_new_model(app: Holdfast, doorbell
     for visitor in ("cid", "dan"):
         await run.send_event(RING, visitor)
 
-    assert await run.result(timeout=10) == ["hello, cid", "hello, dan"]
+    assert await run.result(timeout=60) == ["hello, cid", "hello, dan"]
 
 
 async def test_a_model_without_rules_for_repair_refuses_a_fork(app: Holdfast, doorbell: Doorbell) -> None:

@@ -41,7 +41,7 @@ async def test_step_info_has_the_run_and_the_attempt(app: Holdfast, h: Harness, 
 
     run = await h.start(flow, id="a")
     await h.advance("1 second")
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     first, second = seen
     assert (first.workflow, first.instance_id, first.run_number, first.step_key) == ("flow", "a", 0, "read_info")
     assert [(info.attempt, info.max_attempts) for info in seen] == [(1, 4), (2, 4)]
@@ -77,11 +77,11 @@ async def test_idempotency_keys_differ_between_steps_runs_and_restarts(app: Hold
 
     run = await h.start(flow, id="a")
     await h.run_until_idle()
-    keys = await run.result(timeout=5)
+    keys = await run.result(timeout=60)
     keys += await finish(h, flow, id="b")
     await run.restart()
     await h.run_until_idle()
-    keys += await run.result(timeout=5)
+    keys += await run.result(timeout=60)
     assert len(set(keys)) == 6
 
 
@@ -102,7 +102,7 @@ async def test_an_idempotency_key_is_the_same_after_a_lost_worker(app: Holdfast,
     await h.run_until_idle()
     await lose_worker(h)
     await h.run_until_idle()
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     assert len(keys) == 2
     assert len(set(keys)) == 1
 
@@ -146,10 +146,10 @@ async def test_workflow_code_started_by_a_step_is_not_in_that_step(make_app: Mak
         return await ctx.do("start", start)
 
     async def start() -> Any:
-        return await (await app.start(child)).result(timeout=5)
+        return await (await app.start(child)).result(timeout=60)
 
     async with app:
-        assert await (await app.start(parent)).result(timeout=5) == "outside"
+        assert await (await app.start(parent)).result(timeout=60) == "outside"
 
 
 @pytest.mark.above_the_store
@@ -202,7 +202,7 @@ async def test_the_next_attempt_gets_the_progress_of_the_failed_one(app: Holdfas
     assert without_positions((await run.describe()).why).endswith(", progress {'row': 999}")
     await h.restart()
     await h.advance("1 minute")
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     assert found == ([None, last, last, last] if plain else [None, last, "begun", "begun"])
     [step] = (await run.history()).steps
     assert (step.progress, step.heartbeat_at) == (None, None)
@@ -224,7 +224,7 @@ async def test_the_next_attempt_gets_the_progress_after_a_timeout(app: Holdfast,
 
     run = await h.start(flow)
     await h.advance("2 minutes")
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     assert found == [None, 40]
 
 
@@ -247,7 +247,7 @@ async def test_the_next_attempt_gets_the_progress_after_a_lost_worker(app: Holdf
     await h._the_worker()._loops.recorder.record_heartbeats()
     await lose_worker(h)
     await h.run_until_idle()
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     assert found == [None, {"page": 3}]
 
 
@@ -268,7 +268,7 @@ async def test_a_worker_that_stops_keeps_the_progress_of_steps_in_flight(app: Ho
     await h.run_until_idle()
     await h.restart()
     await h.run_until_idle()
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     assert found == [None, 7]
 
 
@@ -296,7 +296,7 @@ async def test_a_failure_during_an_open_transaction_keeps_its_progress(app: Hold
 
     run = await h.start(flow)
     await h.advance("1 minute")
-    await run.result(timeout=5)
+    await run.result(timeout=60)
     assert found == [None, 1]
 
 
@@ -322,7 +322,7 @@ async def test_describe_shows_the_progress_of_a_running_step(make_app: MakeApp) 
         done.set()
         assert why.startswith("running step 'import' (attempt 1), progress {'done': 40}, heartbeat ")
         assert without_positions(why).endswith(" ago")
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def run_with_progress_after_a_restart(h: Harness, orders: Any) -> None:
@@ -332,7 +332,7 @@ async def run_with_progress_after_a_restart(h: Harness, orders: Any) -> None:
     assert "progress 10" in (await run.describe()).why
     await h.restart()
     await h.advance("1 minute")
-    await run.result(timeout=5)
+    await run.result(timeout=60)
 
 
 async def test_chain_steps_have_step_info_and_heartbeats(app: Holdfast, h: Harness) -> None:
@@ -463,5 +463,5 @@ async def test_many_heartbeats_cause_few_writes(make_app: MakeApp) -> None:
             await record(heartbeats)
 
         store.record_heartbeats = counted  # type: ignore[method-assign]
-        assert await (await app.start(flow)).result(timeout=20) == 5000
+        assert await (await app.start(flow)).result(timeout=60) == 5000
     assert len(writes) < 50

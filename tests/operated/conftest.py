@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).parent
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == _FOLDER:
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(1200))
             if not config.getoption("--long"):
                 item.add_marker(pytest.mark.skip(reason="takes minutes: --long, or make operated"))
 

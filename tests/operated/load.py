@@ -114,7 +114,7 @@ class Load:
         """Check that acknowledged starts and events are stored, and the results that steps were called with."""
         await self.checker.snapshot()
 
-    async def complete(self, seconds: float = 40) -> None:
+    async def complete(self, seconds: float = 120) -> None:
         """Wait for the end of all runs, stop the workers, and check the final state."""
         assert self._client is not None
         async with asyncio.timeout(seconds):
@@ -168,7 +168,7 @@ class Load:
             while True:
                 with suppress(TimeoutError):
                     run = await self._repeat(lambda: app.get(planned.workflow, planned.id))
-                    return await self._repeat(lambda run=run: run.result(timeout=5))
+                    return await self._repeat(lambda run=run: run.result(timeout=60))
                 for number in range(len(planned.events)):
                     await self._repeat(lambda number=number: self._send(app, planned, number))
 

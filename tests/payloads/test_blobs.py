@@ -263,7 +263,7 @@ async def test_values_of_other_runs_that_look_like_references_are_not_counted(
 
     async with app:
         run = await app.start(parent, [*LIKE_REFERENCES, LARGE], id="p")
-        found = await run.result(timeout=20)
+        found = await run.result(timeout=60)
         await app.bulk(_everything()).delete()
         await blobs_of(app).collect()
         left = await payload_store(app).inner.blobs(KnownBlobs(["x", "y", "1"]))
@@ -319,7 +319,7 @@ async def test_a_large_value_may_be_started_and_sent_in_a_transaction_of_the_cal
     blobs = f"file://{tmp_path}/blobs" if kind == "file" else "database"
     app = Holdfast(f"sqlite:///{tmp_path}/app.db?driver=sqlite3", blobs=blobs, blob_threshold="1 KiB")
     define(app)
-    async with app, asyncio.timeout(20):
+    async with app, asyncio.timeout(60):
         with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             run = await app.start("large", LARGE, id="a", connection=connection)

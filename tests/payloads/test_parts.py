@@ -225,7 +225,7 @@ async def test_a_step_with_a_transaction_cannot_write_blobs_to_the_database(make
     async with app:
         run = await app.start(store)
         with pytest.raises(RunFailedError, match="step 'live' has a Transaction, so it cannot write blobs"):
-            await run.result(timeout=20)
+            await run.result(timeout=60)
 
 
 @pytest.mark.above_the_store

@@ -135,7 +135,7 @@ async def _replies(app: Holdfast, path: str) -> dict[str, str]:
 
 
 async def _until(run: Any, text: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while text not in (await run.describe()).why:
             await asyncio.sleep(0.005)
 

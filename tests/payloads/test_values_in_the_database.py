@@ -121,7 +121,7 @@ async def test_no_value_of_any_model_is_stored_as_plain_text(make_app: MakeApp, 
         results = [await run.result() for run in runs]
         with pytest.raises(Exception, match="wrong"):
             await (await app.start("parent", f"fail {CANARY}", id="e")).result()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not delivered:
                 await asyncio.sleep(0.01)
         stored = await stored_bytes(app)
@@ -249,11 +249,11 @@ async def test_a_reply_by_hand_is_encrypted_and_read_by_the_run_that_asked(make_
     async with app:
         answering, run = await app.start(busy, id="b"), await app.start(asking, id="a")
         for number, value in enumerate((CANARY, CANARY * 20)):  # in its row, and as a blob
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(found := (await answering.history()).events) <= number:
                     await asyncio.sleep(0.01)
             await answering.reply(found[-1].id, value)
-        results = await run.result(timeout=20)
+        results = await run.result(timeout=60)
         stored = await stored_bytes(app)
 
     assert results == [CANARY, CANARY * 20]
@@ -479,7 +479,7 @@ async def test_an_event_or_a_node_without_its_key_parks_the_run_and_is_processed
         for workflow in inputs:
             run = await app.get(workflow, "a")
             await run.resume()
-            results.append(await run.result(timeout=10))
+            results.append(await run.result(timeout=60))
 
     assert results == ["sent", "sent", {"node": "in"}]
 

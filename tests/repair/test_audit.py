@@ -49,7 +49,7 @@ async def test_the_event_of_an_actor_has_a_record_and_is_delivered_once(opened: 
             await run.send_event("go", {"n": 1}, id="e")
             await run.send_event("go", {"n": 1}, id="e")
         await h.run_until_idle()
-        assert await run.result(timeout=5) == {"n": 1}
+        assert await run.result(timeout=60) == {"n": 1}
         with app.acting_as("ann"), pytest.raises(InstanceTerminalError):
             await run.send_event("go", {"n": 2})
 

@@ -77,7 +77,7 @@ async def test_a_bulk_fork_begins_at_the_step_and_can_be_repeated(opened: Open) 
 
         assert sorted(calls) == [1, 2, 3, 5, 7]
         fork = await app.get("flow", "r3-x")
-        assert (await fork.result(timeout=5), (await fork.describe()).origin.pid) == (3, "flow/r3")  # type: ignore[union-attr]
+        assert (await fork.result(timeout=60), (await fork.describe()).origin.pid) == (3, "flow/r3")  # type: ignore[union-attr]
         assert await app.bulk(Filter(id_prefix="r", status="errored")).fork("work", suffix="-x") == BulkResult(
             skipped=3
         )
@@ -127,7 +127,7 @@ async def test_delete_removes_all_rows_of_an_ended_instance_only(opened: Open) -
         again = await h.start("flow", 4, id="a")
         await h.run_until_idle()
 
-        assert ((await again.describe()).run_number, await again.result(timeout=5)) == (0, 4)
+        assert ((await again.describe()).run_number, await again.result(timeout=60)) == (0, 4)
         assert await app.bulk(Filter(id_prefix="b")).delete() == BulkResult(skipped=1)
         assert (await open_run.status()).status == "waiting"
 
@@ -174,7 +174,7 @@ async def test_a_bulk_retry_of_a_fork_starts_the_child_of_its_origin_again(opene
         await h.run_until_idle()
         await (await app.get(child, "c")).send_event("go", "went")
         await h.run_until_idle()
-        assert await fork.result(timeout=5) == "went"
+        assert await fork.result(timeout=60) == "went"
         assert (await origin.status()).status == "errored"
 
 

@@ -42,13 +42,13 @@ async def test_a_fork_keeps_the_results_recorded_before_the_step(opened: Open) -
         await run.send_event("go", "event")
         await run.send_event("other", "left")
         await h.run_until_idle()
-        original = await run.result(timeout=5)
+        original = await run.result(timeout=60)
         calls.clear()
         with app.acting_as("ann"):
             fork = await run.fork(before="charge", id="f", reason="try")
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == original
+        assert await fork.result(timeout=60) == original
         assert calls == ["charge lookup ok"]
         assert (fork.id, (await fork.describe()).run_number) == ("f", 0)
         origin = (await fork.describe()).origin
@@ -72,7 +72,7 @@ async def test_outputs_and_params_replace_recorded_values(opened: Open) -> None:
         fork = await run.fork(before="charge", outputs={"lookup": "edited"}, params=2)
         await h.run_until_idle()
 
-        result = await fork.result(timeout=5)
+        result = await fork.result(timeout=60)
         assert (result[0], result[2], result[5]) == (2, "edited", "charge edited ok")
         assert calls == ["charge edited"]
         assert [step.resolved for step in (await fork.history()).steps if step.step_key == "lookup"] == [True]
@@ -102,7 +102,7 @@ async def test_a_fork_before_the_first_step_runs_everything(opened: Open) -> Non
         await fork.send_event("go", "again")
         await h.run_until_idle()
 
-        assert (await fork.result(timeout=5))[4] == "again"
+        assert (await fork.result(timeout=60))[4] == "again"
         assert calls == ["lookup", "inner", "charge lookup ok"]
 
 
@@ -126,7 +126,7 @@ async def test_a_fork_waits_for_the_child_whose_id_its_origin_made_from_its_own_
         fork = await run.fork(before="step", id="f")
         await h.advance("2 hours")
 
-        assert await fork.result(timeout=5) == await run.result(timeout=5) == "child"
+        assert await fork.result(timeout=60) == await run.result(timeout=60) == "child"
         assert [item.id for item in (await app.list("child")).items] == ["o-child"]
 
 
@@ -158,7 +158,7 @@ async def test_a_fork_of_an_open_run_watches_the_children_of_its_origin(opened: 
         assert (await fork.status()).status == "waiting"
         await h.advance("2 hours")
 
-        assert await fork.result(timeout=5) == await run.result(timeout=5)
+        assert await fork.result(timeout=60) == await run.result(timeout=60)
         assert len((await app.list("slow")).items) == 1
         assert len({*keys}) == 2
 
@@ -187,7 +187,7 @@ async def test_a_fork_that_is_cancelled_does_not_cancel_the_child_of_its_origin(
         assert (await fork.status()).status == "cancelled"
         await h.advance("2 hours")
 
-        assert await run.result(timeout=5) == ["charge ok", "slow"]
+        assert await run.result(timeout=60) == ["charge ok", "slow"]
 
 
 @pytest.mark.parametrize("failing", ["fork", "child"])
@@ -238,7 +238,7 @@ async def test_a_fork_before_a_step_that_a_cancellation_interrupted_is_not_cance
         fork = await run.fork(before="charge")
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == ["lookup ok", "charge ok"]
+        assert await fork.result(timeout=60) == ["lookup ok", "charge ok"]
         assert calls == ["charge"]
 
 
@@ -264,11 +264,11 @@ async def test_a_fork_whose_history_reaches_the_end_of_its_origin_repeats_no_ope
         await h.run_until_idle()
         await run.send_event("go", "done")
         await h.run_until_idle()
-        assert await run.result(timeout=5) == "done"
+        assert await run.result(timeout=60) == "done"
         fork = await run.fork(before="charge")
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == "done"
+        assert await fork.result(timeout=60) == "done"
 
 
 async def test_a_fork_of_a_chain_keeps_the_earlier_steps(opened: Open) -> None:
@@ -285,12 +285,12 @@ async def test_a_fork_of_a_chain_keeps_the_earlier_steps(opened: Open) -> None:
     async with opened(app) as h:
         run = await h.start(orders)
         await h.run_until_idle()
-        assert await run.result(timeout=5) == ["C", "A", "B"]
+        assert await run.result(timeout=60) == ["C", "A", "B"]
         calls.clear()
         fork = await run.fork(before="B", outputs={"A": ["edited"]})
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == ["C", "edited", "B"]
+        assert await fork.result(timeout=60) == ["C", "edited", "B"]
         assert calls == ["B", "C"]
 
 
@@ -348,7 +348,7 @@ async def test_a_fork_keeps_parallel_steps_recorded_before_the_step(opened: Open
         fork = await run.fork(before="c")
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == ["a ok", "b ok", "c ok"]
+        assert await fork.result(timeout=60) == ["a ok", "b ok", "c ok"]
         assert calls == ["c"]
 
 
@@ -391,7 +391,7 @@ async def test_a_fork_starts_a_child_again_that_was_deleted(opened: Open) -> Non
         fork = await run.fork(before="first")
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == ["inner ok", "first ok"]
+        assert await fork.result(timeout=60) == ["inner ok", "first ok"]
         assert sorted(calls) == ["first", "first", "inner", "inner"]
 
 

@@ -29,12 +29,12 @@ async def test_a_fork_keeps_the_version_that_its_recorded_results_belong_to(open
     async with opened(app) as h:
         run = await h.start("flow")
         await h.advance("2 minutes")
-        assert await run.result(timeout=5) == 2
+        assert await run.result(timeout=60) == 2
         calls.clear()
         fork = await run.fork(before="slow")
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == 2
+        assert await fork.result(timeout=60) == 2
         assert calls == []
 
 
@@ -50,12 +50,12 @@ async def test_a_fork_with_a_step_before_version_uses_the_newest_version(opened:
     async with opened(app) as h:
         run = await h.start("flow")
         await h.advance("2 minutes")
-        assert await run.result(timeout=5) == 1
+        assert await run.result(timeout=60) == 1
         newest[0] = 2
         fork = await run.fork(before="first")
         await h.advance("2 minutes")
 
-        assert await fork.result(timeout=5) == 2
+        assert await fork.result(timeout=60) == 2
 
 
 def _with_child(calls: Calls, *, spawns: bool) -> Holdfast:
@@ -90,12 +90,12 @@ async def test_a_fork_receives_the_recorded_end_of_a_child_that_its_code_starts_
     async with opened(_with_child(calls, spawns=False)) as h:
         run = await h.start("flow")
         await h.advance("2 minutes")
-        assert await run.result(timeout=5) == ["child", 0]
+        assert await run.result(timeout=60) == ["child", 0]
         calls.clear()
         fork = await run.fork(before="last", outputs={"first": "edited"})
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == ["child", 0]
+        assert await fork.result(timeout=60) == ["child", 0]
         assert calls == ["more", "last"]
 
 
@@ -105,7 +105,7 @@ async def test_a_fork_receives_the_new_end_of_a_child_that_its_code_starts_later
     async with opened(_with_child(calls, spawns=True)) as h:
         run = await h.start("flow")
         await h.advance("2 minutes")
-        assert await run.result(timeout=5) == ["child", "child"]
+        assert await run.result(timeout=60) == ["child", "child"]
         calls.clear()
         calls.failing = {"more"}
         fork = await run.fork(before="last", outputs={"first": "edited"})
@@ -114,7 +114,7 @@ async def test_a_fork_receives_the_new_end_of_a_child_that_its_code_starts_later
         calls.failing.clear()
         await h.advance("1 hour")
 
-        assert await fork.result(timeout=5) == ["child", "child"]
+        assert await fork.result(timeout=60) == ["child", "child"]
         assert [item.id for item in (await h.app.list("child")).items] == [
             child.pid.partition("/")[2] for child in (await run.describe()).children
         ]
@@ -147,10 +147,10 @@ async def test_a_fork_receives_the_recorded_reply_to_an_ask_that_its_code_sends_
         await h.start("clerk", id="c")
         run = await h.start("flow")
         await h.run_until_idle()
-        assert await run.result(timeout=5) == answer
+        assert await run.result(timeout=60) == answer
         calls.clear()
         fork = await run.fork(before="last", outputs={"first": "edited"})
         await h.run_until_idle()
 
-        assert await fork.result(timeout=5) == answer
+        assert await fork.result(timeout=60) == answer
         assert calls == ["more", "last"]

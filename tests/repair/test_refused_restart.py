@@ -40,6 +40,6 @@ async def test_a_refused_restart_leaves_the_turn_of_the_current_run_alone(make_a
         current = await client.instances.find("flow", "a")
         executes = client.local.executes(current.run)
         leave.set()
-        result = await run.result(timeout=30)
+        result = await run.result(timeout=60)
 
     assert (executes, result, calls, current.number) == (True, "done", 2, 1)

@@ -68,7 +68,7 @@ async def test_a_retry_calls_the_failed_step_and_not_the_others(opened: Open) ->
             await run.retry(reason="fixed")
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == [3, False, "a ok", {"x": 1}, "b ok", (await run.result())[-1]]
+        assert await run.result(timeout=60) == [3, False, "a ok", {"x": 1}, "b ok", (await run.result())[-1]]
         assert calls == ["a", "b", "b", "b"]
         described = await run.describe()
         assert (described.run_number, described.status) == (1, "complete")
@@ -110,7 +110,7 @@ async def test_random_values_and_idempotency_keys_are_those_of_the_failed_run(op
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == seen[0][0]
+        assert await run.result(timeout=60) == seen[0][0]
         assert len(seen) == 3
         assert len({*seen}) == 1
 
@@ -134,7 +134,7 @@ async def test_errors_that_the_code_caught_stay_as_they_were(opened: Open) -> No
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == "a failedb ok"
+        assert await run.result(timeout=60) == "a failedb ok"
         assert calls == ["a", "b", "b"]
 
 
@@ -164,7 +164,7 @@ async def test_the_failed_step_that_caused_an_error_of_the_workflow_is_called_ag
             await run.retry()
         await h.run_until_idle()
 
-        assert await runs["from"].result(timeout=5) == await runs["context"].result(timeout=5) == "a ok"
+        assert await runs["from"].result(timeout=60) == await runs["context"].result(timeout=60) == "a ok"
         assert (await runs["none"].status()).status == "errored"
         assert len(calls) == 5
 
@@ -191,7 +191,7 @@ async def test_all_failed_steps_of_a_task_group_are_called_again(opened: Open) -
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == ["a ok", "b ok", "c ok"]
+        assert await run.result(timeout=60) == ["a ok", "b ok", "c ok"]
         assert sorted(calls) == ["a", "a", "b", "c", "c"]
 
 
@@ -212,7 +212,7 @@ async def test_code_that_raised_by_itself_runs_again_to_its_end(opened: Open) ->
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == "a ok"
+        assert await run.result(timeout=60) == "a ok"
         assert calls == ["a"]
 
 
@@ -233,7 +233,7 @@ async def test_a_wait_that_timed_out_begins_again(opened: Open) -> None:
         await run.send_event("go", 5)
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == 5
+        assert await run.result(timeout=60) == 5
 
 
 async def test_a_run_timeout_begins_again_and_undelivered_events_stay(opened: Open) -> None:
@@ -255,7 +255,7 @@ async def test_a_run_timeout_begins_again_and_undelivered_events_stay(opened: Op
         await send_event_again(run)
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == 7
+        assert await run.result(timeout=60) == 7
         assert [event.payload for event in (await run.history()).events] == [7]
         assert (await run.history()).steps[0].attempts == 1
 
@@ -313,7 +313,7 @@ async def test_a_failed_child_is_retried_with_its_parent(opened: Open) -> None:
         await run.retry()
         await h.advance("2 hours")
 
-        assert await run.result(timeout=5) == ["a ok", "b ok", "slept"]
+        assert await run.result(timeout=60) == ["a ok", "b ok", "slept"]
         assert sorted(calls) == ["a", "b", "b", "prepare a", "prepare b"]
 
 
@@ -338,7 +338,7 @@ async def test_a_deleted_child_starts_again_when_its_parent_is_retried(opened: O
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == "work ok"
+        assert await run.result(timeout=60) == "work ok"
         assert calls == ["first", "work", "work"]
 
 
@@ -373,7 +373,7 @@ async def test_a_run_is_retried_although_another_request_retries_its_child_meanw
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == "work ok"
+        assert await run.result(timeout=60) == "work ok"
         assert calls == ["work", "work"]
 
 
@@ -438,8 +438,8 @@ async def test_a_linked_child_whose_end_was_recorded_before_the_link_continues_w
         await child.send_event("go", "done")
         await h.advance("2 hours")
 
-        assert await child.result(timeout=5) == "done"
-        assert await run.result(timeout=5) == "awake"
+        assert await child.result(timeout=60) == "done"
+        assert await run.result(timeout=60) == "awake"
 
 
 async def test_a_retried_run_waits_for_the_child_whose_id_its_code_made_from_its_own_number(opened: Open) -> None:
@@ -463,7 +463,7 @@ async def test_a_retried_run_waits_for_the_child_whose_id_its_code_made_from_its
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == [0, 0, "work ok"]
+        assert await run.result(timeout=60) == [0, 0, "work ok"]
         assert [item.id for item in (await app.list("child")).items] == ["p-0"]
 
 
@@ -517,7 +517,7 @@ async def test_a_dead_step_of_a_chain_is_called_again(opened: Open) -> None:
         await run.retry()
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == [1, {"paid": 5}]
+        assert await run.result(timeout=60) == [1, {"paid": 5}]
         assert calls == ["validate", "pay RUN 1", "pay EVENT 1", "pay EVENT 1"]
         assert [step.state for step in (await run.history()).steps] == ["DONE", "DONE", "DONE"]
 
@@ -583,7 +583,7 @@ async def test_a_start_with_retry_if_failed_repairs_the_run(opened: Open) -> Non
         calls.failing.clear()
         again = await h.start(flow, id="r", on_reuse="retry_if_failed", messages=[("go", 1)])
         await h.run_until_idle()
-        assert await again.result(timeout=5) == "1"
+        assert await again.result(timeout=60) == "1"
         assert calls == ["a", "b", "b"]
         assert (await run.describe()).run_number == 1
 

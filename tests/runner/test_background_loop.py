@@ -29,7 +29,7 @@ class Steps:
         return _HOUR
 
     async def next_call(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.called.wait()
         self.called.clear()
 

@@ -75,7 +75,7 @@ def define_order(app: Holdfast, **options: Any) -> Any:
 async def test_a_step_reads_and_writes_in_its_transaction(shop: Holdfast, file: Path) -> None:
     order = define_order(shop)
     async with shop:
-        assert await (await shop.start(order, 1)).result(timeout=5) == 2
+        assert await (await shop.start(order, 1)).result(timeout=60) == 2
     assert left(file) == 2
 
 
@@ -83,7 +83,7 @@ async def test_a_step_reads_and_writes_in_its_transaction(shop: Holdfast, file: 
 async def test_a_live_transaction_works_in_both_persist_modes(shop: Holdfast, file: Path, persist: str) -> None:
     order = define_order(shop, persist=persist)
     async with shop:
-        assert await (await shop.start(order, 1)).result(timeout=5) == 2
+        assert await (await shop.start(order, 1)).result(timeout=60) == 2
     assert left(file) == 2
 
 
@@ -92,8 +92,8 @@ async def test_a_failed_attempt_writes_nothing(shop: Holdfast, file: Path) -> No
     order = define_order(shop)
     async with shop:
         with pytest.raises(RunFailedError, match="two is not sold"):
-            await (await shop.start(order, 2)).result(timeout=5)
-        assert await (await shop.start(order, 1)).result(timeout=5) == 2
+            await (await shop.start(order, 2)).result(timeout=60)
+        assert await (await shop.start(order, 1)).result(timeout=60) == 2
     assert left(file) == 2
 
 
@@ -109,7 +109,7 @@ async def test_an_attempt_whose_result_cannot_be_stored_writes_nothing(shop: Hol
 
     async with shop:
         with pytest.raises(RunFailedError):
-            await (await shop.start(order)).result(timeout=5)
+            await (await shop.start(order)).result(timeout=60)
     assert left(file) == 3
 
 
@@ -117,7 +117,7 @@ async def test_a_violated_constraint_fails_the_attempt_which_writes_nothing(shop
     order = define_order(shop)
     async with shop:
         with pytest.raises(RunFailedError, match="CHECK"):
-            await (await shop.start(order, 5)).result(timeout=5)
+            await (await shop.start(order, 5)).result(timeout=60)
     assert left(file) == 3
 
 
@@ -141,15 +141,15 @@ async def test_an_attempt_that_times_out_writes_nothing_and_blocks_no_other_run(
         await entered.wait()
         quick = await shop.start(order, 1)
         with pytest.raises(RunFailedError, match="50 ms"):
-            await slow.result(timeout=5)
-        assert await quick.result(timeout=5) == 2
+            await slow.result(timeout=60)
+        assert await quick.result(timeout=60) == 2
 
 
 async def test_simultaneous_transactions_run_one_after_the_other(shop: Holdfast, file: Path) -> None:
     order = define_order(shop)
     async with shop:
         runs = [await shop.start(order, 1) for _ in range(3)]
-        assert sorted([await run.result(timeout=10) for run in runs]) == [0, 1, 2]
+        assert sorted([await run.result(timeout=60) for run in runs]) == [0, 1, 2]
     assert left(file) == 0
 
 
@@ -172,10 +172,10 @@ async def test_sends_and_starts_are_written_with_the_transaction(shop: Holdfast,
         return await notify(fail)
 
     async with shop:
-        assert await (await shop.start(notifying, False)).result(timeout=5) == "other/notified"
+        assert await (await shop.start(notifying, False)).result(timeout=60) == "other/notified"
         with pytest.raises(RunFailedError):
-            await (await shop.start(notifying, True)).result(timeout=5)
-        assert await (await shop.get(other, "notified")).result(timeout=5) == "hello"
+            await (await shop.start(notifying, True)).result(timeout=60)
+        assert await (await shop.get(other, "notified")).result(timeout=60) == "hello"
         assert [item.id for item in (await shop.list(other)).items] == ["notified"]
     assert left(file) == 2
 
@@ -205,7 +205,7 @@ async def test_a_pause_lets_the_step_in_flight_commit(shop: Holdfast, file: Path
         asked.set()
         await until_status(run, "paused", "complete")
         await run.resume()
-        assert await run.result(timeout=5) == 1
+        assert await run.result(timeout=60) == 1
     assert left(file) == 2
 
 
@@ -226,7 +226,7 @@ async def test_a_step_that_the_code_cancels_writes_nothing(shop: Holdfast, file:
         while not entered.is_set():  # on a busy machine the time may pass before the step is called
             run = await shop.start(order)
             with pytest.raises(RunFailedError, match="TimeoutError"):
-                await run.result(timeout=5)
+                await run.result(timeout=60)
         go_on.set()
     assert left(file) == 3
 
@@ -318,7 +318,7 @@ async def test_the_streams_of_a_step_are_settled_once_although_the_reply_of_thei
 
     async with shop:
         run = await shop.start(order)
-        assert await run.result(timeout=10) == [1, "reported"]
+        assert await run.result(timeout=60) == [1, "reported"]
         assert [item.value async for item in run.stream("progress")] == ["begun"]
     assert failed == [True]
 
@@ -338,7 +338,7 @@ async def test_result_returns_for_an_end_whose_commit_was_written_without_a_repl
         return await sell()
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == 1
+        assert await (await shop.start(order)).result(timeout=60) == 1
     assert failed == [True]
     assert left(file) == 2
 
@@ -367,7 +367,7 @@ async def test_a_concurrent_step_may_end_before_the_transaction(shop: Holdfast, 
         return [*await asyncio.gather(sell(), chain())]
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == [1, ["first", "second"]]
+        assert await (await shop.start(order)).result(timeout=60) == [1, ["first", "second"]]
     assert calls == ["first", "second"]
     assert left(file) == 2
 
@@ -388,7 +388,7 @@ async def test_a_timer_may_fire_while_a_transaction_is_open(shop: Holdfast, file
         return [*await asyncio.gather(sell(), chain())]
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
+        assert await (await shop.start(order)).result(timeout=60) == [1, "done"]
     assert left(file) == 2
 
 
@@ -408,7 +408,7 @@ async def test_concurrent_steps_of_a_run_may_each_have_a_transaction(shop: Holdf
         return [*await asyncio.gather(sell(0.2), also(), sell(0.0))]
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == [1, "also", 1]
+        assert await (await shop.start(order)).result(timeout=60) == [1, "also", 1]
     assert left(file) == 0
 
 
@@ -435,7 +435,7 @@ async def test_the_result_of_a_concurrent_step_is_kept_when_a_transaction_is_ref
         return [type(done[0]).__name__, done[1]]
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == ["StepError", "kept"]
+        assert await (await shop.start(order)).result(timeout=60) == ["StepError", "kept"]
     assert calls == ["concurrent"]
     assert left(file) == 3
 
@@ -465,7 +465,7 @@ async def test_the_retry_of_a_concurrent_step_waits_until_the_failure_is_written
         return [*await asyncio.gather(sell(), concurrent())]
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
+        assert await (await shop.start(order)).result(timeout=60) == [1, "done"]
     assert recorded == [["concurrent"]]
 
 
@@ -505,7 +505,7 @@ async def test_a_concurrent_step_that_ended_is_not_called_again_after_a_failed_c
         return [*await asyncio.gather(sell(), concurrent())]
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == [1, "kept"]
+        assert await (await shop.start(order)).result(timeout=60) == [1, "kept"]
     assert sorted(calls) == ["concurrent", "sell", "sell"]
     assert left(file) == 2
 
@@ -538,7 +538,7 @@ async def test_a_step_that_a_failed_commit_would_cancel_is_not_called_again(
         return sold
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == 1
+        assert await (await shop.start(order)).result(timeout=60) == 1
     assert sorted(calls) == ["concurrent", "sell", "sell"]
 
 
@@ -569,7 +569,7 @@ async def test_a_deferred_retry_is_not_made_after_the_code_cancelled_the_step(sh
         return await after()
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == "done"
+        assert await (await shop.start(order)).result(timeout=60) == "done"
     assert calls == ["concurrent"]
 
 
@@ -601,8 +601,8 @@ async def test_a_message_sent_during_a_transaction_wakes_its_receiver(shop: Hold
 
     async with shop:
         listening = await shop.start(listener, id="l")
-        assert await (await shop.start(order)).result(timeout=10) == [1, "notified"]
-        assert await listening.result(timeout=10) == "sold"
+        assert await (await shop.start(order)).result(timeout=60) == [1, "notified"]
+        assert await listening.result(timeout=60) == "sold"
     assert left(file) == 2
 
 
@@ -640,6 +640,6 @@ async def test_a_worker_checks_its_ownership_after_a_failed_commit_before_it_cal
 
     async with shop:
         await shop.start(order)
-        await asyncio.wait_for(lost.wait(), 10)
+        await asyncio.wait_for(lost.wait(), 60)
     assert calls == ["sell"]
     assert left(file) == 3

@@ -221,7 +221,7 @@ async def test_follow_logs_yields_every_line_and_ends_with_the_run(make_app: Mak
                 if not line.is_replay:
                     seen.append(line.message)  # noqa: PERF401  (one at a time, as they arrive)
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             following = asyncio.create_task(follow())
             await until(lambda: _async_bool(len(seen) == 20))
             await run.send_event("end")
@@ -248,7 +248,7 @@ async def test_lines_of_a_long_step_are_visible_while_it_runs(make_app: MakeApp)
     async def flow(ctx: Context) -> None:
         def slow() -> None:
             ctx.log.info("working on it")
-            release.wait(10)
+            release.wait(60)
             ctx.log.info("done")
 
         await ctx.do("slow", slow)
@@ -260,7 +260,7 @@ async def test_lines_of_a_long_step_are_visible_while_it_runs(make_app: MakeApp)
             assert (line.message, line.step_key, line.attempt) == ("working on it", "slow", 1)
         finally:
             release.set()
-        await run.result(timeout=5)
+        await run.result(timeout=60)
         assert [line.message for line in await run.logs()] == ["working on it", "done"]
 
 
@@ -282,7 +282,7 @@ async def test_a_repeated_step_name_with_other_arguments_is_a_warning_in_both_lo
     await h.restart()
     with caplog.at_level("WARNING", "holdfast"):
         await h.advance("1 minute")
-    assert await run.result(timeout=5) == [1, 1]
+    assert await run.result(timeout=60) == [1, 1]
     [line] = await run.logs(level="warn", category="system")
     assert "'add'" in line.message
     assert "other arguments" in line.message

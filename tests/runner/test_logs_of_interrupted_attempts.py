@@ -188,7 +188,7 @@ async def test_lines_of_a_graph_that_is_ended_are_kept(app: Holdfast, h: Harness
 
 
 async def test_lines_in_a_thread_are_kept_when_another_process_terminates_the_run(make_app: MakeApp) -> None:
-    app, other = make_app(worker=WorkerConfig(lease="1 second")), make_app()
+    app, other = make_app(worker=WorkerConfig(lease="5 seconds")), make_app()
     go_on, entered = threading.Event(), threading.Event()
 
     @app.workflow
@@ -196,7 +196,7 @@ async def test_lines_in_a_thread_are_kept_when_another_process_terminates_the_ru
         def speak() -> None:
             ctx.log.info("first")
             entered.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         await ctx.do("speak", speak)
 

@@ -107,7 +107,7 @@ async def uncollected_cycles(app: Holdfast, work: Callable[[], Awaitable[None]])
 
 
 async def until_waiting(run: Handle[Any]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (await run.status()).status != "waiting":
             await asyncio.sleep(0.001)
 
@@ -119,11 +119,11 @@ async def test_an_ended_run_leaves_no_reference_cycles(cache: int) -> None:
 
     async def finish() -> None:
         run = await app.start("adding", 5)
-        assert await run.result(timeout=5) == 5
+        assert await run.result(timeout=60) == 5
         other = await app.start("exchanging_messages", messages=[("go", None)])
-        assert await other.result(timeout=5) == 1
+        assert await other.result(timeout=60) == 1
         continuing = await app.start("continuing", 2)
-        await continuing.result(timeout=5)
+        await continuing.result(timeout=60)
 
     assert await uncollected_cycles(app, finish) == []
 
@@ -134,10 +134,10 @@ async def test_failures_leave_no_reference_cycles(cache: int) -> None:
 
     async def finish() -> None:
         run = await app.start("catching")
-        await run.result(timeout=5)
+        await run.result(timeout=60)
         failed = await app.start("failing")
         with pytest.raises(RunFailedError):
-            await failed.result(timeout=5)
+            await failed.result(timeout=60)
 
     assert await uncollected_cycles(app, finish) == []
 
@@ -155,7 +155,7 @@ async def test_a_control_request_leaves_no_reference_cycles(how: str, cache: int
             await until_waiting(run)
         if how in ("restart", "pause"):
             await run.terminate()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await run.status()).status not in ("terminated", "cancelled"):
                 await asyncio.sleep(0.001)
 
@@ -168,7 +168,7 @@ async def test_a_run_that_never_began_leaves_no_reference_cycles() -> None:
     async def finish() -> None:
         run = await app.start("waiting", start_delay="1 hour")
         await run.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await run.status()).status != "cancelled":
                 await asyncio.sleep(0.001)
 

@@ -60,7 +60,7 @@ async def test_a_crash_repeats_steps_that_were_not_written(
     await h.tick()
     await lose_worker(h)
     await h.advance("1 minute")
-    assert await run.result(timeout=5) == [0, 1, 2, *repeated]
+    assert await run.result(timeout=60) == [0, 1, 2, *repeated]
 
 
 async def test_buffered_results_are_written_when_the_run_suspends(app: Holdfast, h: Harness) -> None:
@@ -251,7 +251,7 @@ async def test_a_child_is_started_although_a_concurrent_live_transaction_is_canc
         return await running
 
     async with app:
-        assert await (await app.start(flow)).result(timeout=5) == "done"
+        assert await (await app.start(flow)).result(timeout=60) == "done"
 
 
 async def test_results_before_a_long_step_are_written_while_it_runs(make_app: MakeApp) -> None:

@@ -77,7 +77,7 @@ class Spy:
 
 @pytest.fixture
 async def app(make_app: MakeApp) -> AsyncIterator[Holdfast]:
-    app = make_app(worker=WorkerConfig(poll=60))  # notifications wake the worker
+    app = make_app(worker=WorkerConfig(poll="1 hour"))  # notifications wake the worker
     calls: list[Any] = []
 
     @app.step
@@ -157,7 +157,7 @@ async def test_an_event_and_the_end_that_it_causes_are_written_together(app: Hol
 
     await run.send_event("go", 7)
 
-    payload, seen = await run.result(timeout=5)
+    payload, seen = await run.result(timeout=60)
     assert (spy.written_with_turn, spy.commits) == ([True], [])
     [event] = (await run.history()).events
     assert payload == 7
@@ -183,7 +183,7 @@ async def test_a_step_of_a_predicted_turn_is_called_only_after_the_write(app: Ho
     go_on.set()
 
     await sent
-    assert await run.result(timeout=5) == 7
+    assert await run.result(timeout=60) == 7
     assert (calls, spy.written_with_turn, len(spy.commits)) == ([7], [True], 1)
 
 
@@ -197,7 +197,7 @@ async def test_a_run_suspends_again_after_a_predicted_turn_and_continues_from_me
     await until_quiet(app, run)
     await run.send_event("go", 2)
 
-    assert await run.result(timeout=5) == [0, 1, 2]
+    assert await run.result(timeout=60) == [0, 1, 2]
     assert (len(spy.sent), spy.loads) == (3, 0)
 
 
@@ -206,7 +206,7 @@ async def test_concurrently_sent_events_all_arrive_in_the_order_of_their_writes(
 
     await asyncio.gather(*(run.send_event("go", n) for n in range(3)))
 
-    assert sorted(await run.result(timeout=5)) == [0, 1, 2]
+    assert sorted(await run.result(timeout=60)) == [0, 1, 2]
     assert [event.payload for event in (await run.history()).events] == await run.result()
 
 
@@ -223,7 +223,7 @@ async def test_a_prediction_that_another_process_overtakes_is_discarded(app: Hol
         await run.send_event("go", "mine")
     await run.send_event("go", "last")
 
-    assert await run.result(timeout=5) == ["other", "mine", "last"]
+    assert await run.result(timeout=60) == ["other", "mine", "last"]
     assert not spy.written_with_turn[0]
 
 
@@ -241,7 +241,7 @@ async def test_a_send_that_the_store_refuses_leaves_the_run_waiting(app: Holdfas
 
     await run.send_event("go", 8)
 
-    assert (await run.result(timeout=5))[0] == 8
+    assert (await run.result(timeout=60))[0] == 8
 
 
 @pytest.mark.parametrize("workflow", ["one", "then_a_step", "three"])
@@ -260,7 +260,7 @@ async def test_a_send_cancelled_after_its_write_still_takes_effect(app: Holdfast
     if workflow == "three":
         for n in (8, 9):
             await run.send_event("go", n)
-    result = await run.result(timeout=5)
+    result = await run.result(timeout=60)
     if workflow != "one":
         assert result == {"then_a_step": 7, "three": [7, 8, 9]}[workflow]
     assert (await run.history()).events[0].payload == 7
@@ -284,7 +284,7 @@ async def test_a_send_cancelled_before_its_write_has_no_effect(app: Holdfast) ->
 
     assert (await run.history()).events == []
     await run.send_event("go", 8)
-    assert (await run.result(timeout=5))[0] == 8
+    assert (await run.result(timeout=60))[0] == 8
 
 
 async def test_a_failure_in_a_predicted_turn_fails_the_run(app: Holdfast) -> None:
@@ -294,7 +294,7 @@ async def test_a_failure_in_a_predicted_turn_fails_the_run(app: Holdfast) -> Non
     await run.send_event("go", "no")
 
     with pytest.raises(RunFailedError, match="no"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert spy.written_with_turn == [True]
 
 
@@ -309,7 +309,7 @@ async def test_a_repeated_event_id_in_a_predicted_send_is_a_duplicate(app: Holdf
     assert spy.sent[1].duplicate
     await run.send_event("go", 3)
     await run.send_event("go", 4)
-    assert await run.result(timeout=5) == [1, 3, 4]
+    assert await run.result(timeout=60) == [1, 3, 4]
 
 
 async def test_without_a_cache_nothing_is_predicted(make_app: MakeApp) -> None:
@@ -324,7 +324,7 @@ async def test_without_a_cache_nothing_is_predicted(make_app: MakeApp) -> None:
         await until_status(run, "waiting")
         spy = Spy(app)
         await run.send_event("go", 7)
-        assert await run.result(timeout=5) == 7
+        assert await run.result(timeout=60) == 7
         assert spy.written_with_turn == [False]
 
 

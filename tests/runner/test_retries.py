@@ -241,7 +241,7 @@ async def test_a_result_after_the_timeout_is_discarded(app: Holdfast, h: Harness
         calls.append(1)
         if len(calls) > 1:
             return "second"
-        release.wait(10)
+        release.wait(60)
         returned.set()
         return "first, late"
 
@@ -265,7 +265,7 @@ async def test_a_result_after_the_timeout_is_discarded(app: Holdfast, h: Harness
 
 async def _until_called(h: Harness, calls: list[int]) -> None:
     tick = asyncio.create_task(h.tick())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not calls:
             await asyncio.sleep(0)
     tick.cancel()
@@ -306,7 +306,7 @@ async def test_a_step_times_out_in_real_time(make_app: MakeApp) -> None:
         return "?"
 
     async with app:
-        assert "20 ms" in await (await app.start(flow)).result(timeout=5)
+        assert "20 ms" in await (await app.start(flow)).result(timeout=60)
 
 
 @pytest.mark.above_the_store

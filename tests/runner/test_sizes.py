@@ -53,7 +53,7 @@ async def test_text_is_stored_as_utf8_with_escapes_only_where_needed(make_app: M
     value = [text, {text: text}] if nested else text
     async with app:
         run = await app.start(flow, value, id="a")
-        assert await run.result(timeout=5) == value
+        assert await run.result(timeout=60) == value
         store = app._opened().store
         assert isinstance(store, SqliteStore)
         [row] = await store.read(RunByName("flow", "a"))

@@ -37,6 +37,6 @@ async def test_every_kind_of_step_is_called_through_the_port(tmp_path: Path) -> 
 
     async with app:
         app._opened().ports.function = recording
-        assert await (await app.start(all_kinds)).result(timeout=10) == [1, 2, 3, 4]
+        assert await (await app.start(all_kinds)).result(timeout=60) == [1, 2, 3, 4]
 
     assert called == ["in_the_loop", "in_a_thread", "with_statements", "in_a_transaction"]

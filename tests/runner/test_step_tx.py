@@ -56,7 +56,7 @@ def rows(shop_file: Path) -> Rows:
 
 async def _result(app: Holdfast, workflow: Any, params: Any = None) -> Any:
     async with app:
-        return await (await app.start(workflow, params)).result(timeout=10)
+        return await (await app.start(workflow, params)).result(timeout=60)
 
 
 async def test_statements_commit_with_the_step(app: Holdfast, rows: Rows) -> None:
@@ -116,7 +116,7 @@ async def test_statements_do_not_run_on_replay(app: Holdfast, rows: Rows) -> Non
     async with app:
         run = await app.get(flow, "one")
         await run.send_event("go")
-        assert await run.result(timeout=10) == "done"
+        assert await run.result(timeout=60) == "done"
     assert rows() == [("a", 1)]
 
 
@@ -257,9 +257,9 @@ async def test_a_run_started_in_a_transaction_is_created_with_the_result_of_the_
 
     attempts: list[int] = []
     async with app:
-        assert await (await app.start(parent)).result(timeout=10) == "child/child-21"
+        assert await (await app.start(parent)).result(timeout=60) == "child/child-21"
         run = await app.get(child, "child-21")
-        assert await run.result(timeout=10) == 42
+        assert await run.result(timeout=60) == 42
         assert [(e.type, e.payload) for e in (await run.history()).events] == [("hello", {"n": 21})]
 
 
@@ -302,7 +302,7 @@ async def test_an_empty_statement_is_refused(app: Holdfast) -> None:
 
 
 async def test_a_run_started_in_a_transaction_begins_without_a_poll() -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(poll="60 seconds"))
+    app = Holdfast("sqlite://", worker=WorkerConfig(poll="1 hour"))
 
     @app.workflow
     async def child(ctx: Context) -> str:
@@ -316,7 +316,7 @@ async def test_a_run_started_in_a_transaction_begins_without_a_poll() -> None:
         return str(await ctx.do("hand over", hand_over))
 
     async with app:
-        await (await app.start(parent)).result(timeout=5)
+        await (await app.start(parent)).result(timeout=60)
         assert await (await app.get(child, "child")).result(timeout=1) == "began"
 
 
@@ -343,4 +343,4 @@ async def test_an_event_received_before_a_refused_step_is_kept() -> None:
         await run.send_event("begin")
         await h.run_until_idle()
 
-        assert await run.result(timeout=5) == "kept"
+        assert await run.result(timeout=60) == "kept"

@@ -95,7 +95,7 @@ async def test_a_tick_starts_at_most_max_steps_steps(app: Holdfast, h: Harness) 
         await h.app.tick(max_steps=2)
         counts.append(len(calls))
     assert counts == [2, 4, 5]
-    assert await run.result(timeout=5) == 5
+    assert await run.result(timeout=60) == 5
     assert calls == [0, 1, 2, 3, 4]
 
 
@@ -114,7 +114,7 @@ async def test_steps_that_exceed_max_steps_run_in_the_next_tick(app: Holdfast, h
     await h.app.tick(max_steps=3)
     assert len(calls) == 3
     await h.app.tick(max_steps=3)
-    assert await run.result(timeout=5) == [0, 1, 2, 3]
+    assert await run.result(timeout=60) == [0, 1, 2, 3]
 
 
 async def test_concurrent_ticks_claim_each_run_once(make_app: MakeApp) -> None:
@@ -130,7 +130,7 @@ async def test_concurrent_ticks_claim_each_run_once(make_app: MakeApp) -> None:
         runs = [await app.start(flow, n) for n in range(40)]
         claimed = await asyncio.gather(*(app.tick(max_instances=10) for _ in range(8)))
         assert sum(claimed) == 40
-        assert [await run.result(timeout=5) for run in runs] == list(range(40))
+        assert [await run.result(timeout=60) for run in runs] == list(range(40))
         assert sorted(calls) == list(range(40))
 
 
@@ -153,4 +153,4 @@ async def test_a_tick_runs_only_due_runs(app: Holdfast, h: Harness) -> None:
     assert await h.app.tick() == 0
     await h.advance(60, run=False)
     assert await h.app.tick() == 1
-    assert await run.result(timeout=5) == "awake"
+    assert await run.result(timeout=60) == "awake"

@@ -75,7 +75,7 @@ async def test_the_result_of_a_cancelled_run_raises_with_the_reason(h: Harness, 
     await run.cancel("enough")
     await h.run_until_idle()
     with pytest.raises(RunCancelledError, match="enough") as caught:
-        await run.result(timeout=5)
+        await run.result(timeout=60)
     assert (caught.value.error.name, caught.value.error.message) == ("CancelledError", "enough")
 
 
@@ -411,7 +411,7 @@ async def test_a_run_is_terminated_exactly_at_the_deadline(h: Harness, stubborn:
     assert (await run.status()).status == "waiting"
     await h.advance("1 minute")
     with pytest.raises(RunTerminatedError, match="the run had not ended at the deadline"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_a_run_that_cleans_up_before_the_deadline_is_cancelled(app: Holdfast, h: Harness) -> None:
@@ -528,7 +528,7 @@ async def test_watchers_receive_an_exit_when_the_deadline_passes(app: Holdfast, 
         return [event.error.status, event.error.message]
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5)
+        return await run.result(timeout=60)
 
     assert await observe_with_crashes(h, parent, observe=observe) == [
         "terminated", "the run was terminated (cancellation was requested, and the run had not ended at the deadline)",
@@ -561,7 +561,7 @@ async def test_a_cancel_event_sent_before_the_run_begins_is_received(app: Holdfa
     run = await h.start(told, start_delay="1 hour")
     await run.cancel("enough")
     await h.advance("1 hour")
-    assert await run.result(timeout=5) == "enough"
+    assert await run.result(timeout=60) == "enough"
 
 
 async def test_a_second_cancellation_does_not_interrupt_the_cleanup(app: Holdfast, h: Harness) -> None:
@@ -762,9 +762,9 @@ async def test_cleanup_and_deadline_work_with_a_real_worker(make_app: MakeApp) -
             await until_status(run, "waiting")
             await run.cancel("enough", patience)
         with pytest.raises(RunCancelledError):
-            await good.result(timeout=10)
+            await good.result(timeout=60)
         with pytest.raises(RunTerminatedError):
-            await bad.result(timeout=10)
+            await bad.result(timeout=60)
     assert len(cleaned) == 2
 
 

@@ -303,7 +303,7 @@ async def test_a_child_cancelled_by_a_client_raises_with_the_reason(h: Harness, 
 @pytest.mark.parametrize("option", ["run_timeout", "execution_timeout"])
 async def test_a_child_that_exceeds_its_timeout_raises_a_timeout_error(h: Harness, watches: Any, option: str) -> None:
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5)
+        return await run.result(timeout=60)
 
     assert await observe_with_crashes(h, watches, {option: "1 hour"}, observe=observe) == [
         "errored", "RunTimeoutError", f"the run took longer than its {option} of 1 h", "Timeout", None, None,
@@ -367,7 +367,7 @@ async def test_a_failing_child_in_a_task_group_cancels_its_siblings(app: Holdfas
         return []
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), await statuses(harness, "slow/s")
+        return await run.result(timeout=60), await statuses(harness, "slow/s")
 
     assert await observe_with_crashes(h, parent, observe=observe) == (["CardStolen"], {"slow/s": "cancelled"})
 

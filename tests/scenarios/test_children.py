@@ -149,7 +149,7 @@ async def test_five_hundred_children_survive_a_worker_restart(app: Holdfast, h: 
             await h.run_until_idle()
             await h.restart()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == sum(range(500))
+    assert await run.result(timeout=60) == sum(range(500))
 
 
 async def test_concurrent_children_survive_a_crash_at_any_commit(app: Holdfast, h: Harness, double: Any) -> None:
@@ -278,7 +278,7 @@ async def finish_after(h: Harness, workflow: Any, duration: str) -> Any:
     await h.start(workflow, id="one-more")
     await h.advance(duration)
     other = await h.app.get(workflow, "one-more")
-    mine, theirs = await run.result(timeout=5), await other.result(timeout=5)
+    mine, theirs = await run.result(timeout=60), await other.result(timeout=60)
     assert not set(mine) & set(theirs)
     return theirs
 
@@ -290,10 +290,10 @@ async def test_a_restarted_parent_has_new_children(app: Holdfast, h: Harness, do
 
     run = await h.start(parent)
     await h.run_until_idle()
-    first = await run.result(timeout=5)
+    first = await run.result(timeout=60)
     await run.restart()
     await h.run_until_idle()
-    assert await run.result(timeout=5) != first
+    assert await run.result(timeout=60) != first
 
 
 # --- ids that are taken
@@ -321,7 +321,7 @@ async def test_a_child_whose_id_is_taken_is_the_existing_run(app: Holdfast, h: H
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         child = await (await at(harness, "patient/c")).describe()
-        return await run.result(timeout=5), child.params, child.run_number
+        return await run.result(timeout=60), child.params, child.run_number
 
     assert await observe_with_crashes(h, parent, observe=observe) == ([True, "hello", "hello"], 1, 0)
 
@@ -338,7 +338,7 @@ async def test_a_run_without_a_parent_can_be_awaited_as_a_child(app: Holdfast, h
     await h.run_until_idle()
     await other.send_event("go", "done")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
     assert (await other.describe()).parent is None
 
 
@@ -351,7 +351,7 @@ async def test_a_child_replaces_a_run_that_has_not_ended(app: Holdfast, h: Harne
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         child = await (await at(harness, "patient/c")).describe()
-        return await run.result(timeout=5), child.params, child.run_number
+        return await run.result(timeout=60), child.params, child.run_number
 
     assert await observe_with_crashes(h, parent, observe=observe) == ("second", 2, 1)
 
@@ -378,7 +378,7 @@ async def test_on_reuse_decides_for_the_id_of_a_complete_child(
         return found
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return [*await run.result(timeout=5), (await (await at(harness, "double/c")).describe()).run_number]
+        return [*await run.result(timeout=60), (await (await at(harness, "double/c")).describe()).run_number]
 
     assert await observe_with_crashes(h, parent, observe=observe) == expected
 
@@ -439,7 +439,7 @@ async def test_the_end_of_an_earlier_run_does_not_end_the_wait_for_a_later_run(
     h._store.commit = before_the_second  # type: ignore[method-assign]
     await run.send_event("next")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "second"
+    assert await run.result(timeout=60) == "second"
 
 
 async def test_messages_for_an_ended_child_are_refused(app: Holdfast, h: Harness, double: Any) -> None:
@@ -649,7 +649,7 @@ async def test_a_child_can_be_implemented_by_another_app(make_app: MakeApp) -> N
         run = await here.start(parent)
         await until_status(run, "waiting")
         async with there:
-            assert await run.result(timeout=10) == [True, 7]
+            assert await run.result(timeout=60) == [True, 7]
 
 
 async def test_a_hundred_children_complete_with_a_real_worker(make_app: MakeApp) -> None:
@@ -665,7 +665,7 @@ async def test_a_hundred_children_complete_with_a_real_worker(make_app: MakeApp)
 
     async with app:
         run = await app.start(parent)
-        assert await run.result(timeout=10) == sum(i * i for i in range(100))
+        assert await run.result(timeout=60) == sum(i * i for i in range(100))
 
 
 @pytest.mark.above_the_store

@@ -55,7 +55,7 @@ async def test_a_successor_has_its_own_history(app: Holdfast, h: Harness) -> Non
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         keys = [[step.step_key for step in (await run.history(n)).steps] for n in range(3)]
-        return await run.result(timeout=5), keys
+        return await run.result(timeout=60), keys
 
     assert await observe_with_crashes(h, continuing, observe=observe) == (
         [0, 5],
@@ -72,7 +72,7 @@ async def test_a_workflow_can_continue_a_hundred_times(app: Holdfast, h: Harness
 
     run = await h.start(continuing)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 100
+    assert await run.result(timeout=60) == 100
     assert (await run.describe()).run_number == 100
 
 
@@ -90,13 +90,13 @@ async def test_a_handle_follows_to_the_last_run(make_app: MakeApp) -> None:
     other.remote("continuing", params=int, result=str)
     async with app, other.connect():
         run = await app.start(continuing, id="g")
-        waiting = [asyncio.ensure_future(run.result(timeout=10))]
-        waiting.append(asyncio.ensure_future((await app.get(continuing, "g")).result(timeout=10)))
-        waiting.append(asyncio.ensure_future((await other.get("continuing", "g")).result(timeout=10)))
+        waiting = [asyncio.ensure_future(run.result(timeout=60))]
+        waiting.append(asyncio.ensure_future((await app.get(continuing, "g")).result(timeout=60)))
+        waiting.append(asyncio.ensure_future((await other.get("continuing", "g")).result(timeout=60)))
         for _ in range(4):
             await run.send_event("go")
         assert await asyncio.gather(*waiting) == ["run 3"] * 3
-        assert await run.result(timeout=5) == "run 3"
+        assert await run.result(timeout=60) == "run 3"
 
 
 async def test_a_handle_follows_a_workflow_that_is_retried(make_app: MakeApp) -> None:
@@ -112,7 +112,7 @@ async def test_a_handle_follows_a_workflow_that_is_retried(make_app: MakeApp) ->
     async with app, other.connect():
         run = await app.start(flaky, id="f", retry=Retry(5, "20 ms", "constant"))
         elsewhere: Handle[int] = await other.get("flaky", "f")
-        assert list(await asyncio.gather(run.result(timeout=10), elsewhere.result(timeout=10))) == [3, 3]
+        assert list(await asyncio.gather(run.result(timeout=60), elsewhere.result(timeout=60))) == [3, 3]
 
 
 async def test_a_failure_of_the_last_run_is_raised_by_result(app: Holdfast, h: Harness) -> None:
@@ -126,7 +126,7 @@ async def test_a_failure_of_the_last_run_is_raised_by_result(app: Holdfast, h: H
     run = await h.start(continuing)
     await h.run_until_idle()
     with pytest.raises(RunFailedError, match="at last"):
-        await run.result(timeout=5)
+        await run.result(timeout=60)
 
 
 async def test_several_workers_share_the_successive_runs(make_app: MakeApp) -> None:
@@ -141,7 +141,7 @@ async def test_several_workers_share_the_successive_runs(make_app: MakeApp) -> N
 
     async with apps[0], apps[1]:
         runs = [await apps[n % 2].start("continuing") for n in range(6)]
-        assert [await run.result(timeout=20) for run in runs] == [20] * 6
+        assert [await run.result(timeout=60) for run in runs] == [20] * 6
 
 
 # --- params
@@ -300,7 +300,7 @@ async def test_messages_left_in_a_channel_are_carried_over(app: Holdfast, h: Har
     await h.run_until_idle()
     await h.restart()
     await h.advance("1 hour")
-    assert await run.result(timeout=5) == [1, 2, ["x", "y"]]
+    assert await run.result(timeout=60) == [1, 2, ["x", "y"]]
 
 
 async def test_new_messages_come_after_the_messages_carried_over(app: Holdfast, h: Harness) -> None:
@@ -411,7 +411,7 @@ async def test_context_memo_and_search_attributes_are_carried_over(app: Holdfast
         found = await run.describe()
         listed = [item.id for item in (await harness.app.list(search={"round": 2, "customer": "c-1"})).items]
         gone = (await harness.app.list(search={"round": 0})).items
-        return await run.result(timeout=5), found.memo, found.search, found.summary, listed, gone
+        return await run.result(timeout=60), found.memo, found.search, found.summary, listed, gone
 
     options: dict[str, Any] = {
         "context": {"tenant": "t-1"}, "memo": {"note": "x"}, "search": {"customer": "c-1"}, "summary": "continues",
@@ -573,7 +573,7 @@ async def test_a_paused_run_continues_as_new_after_it_is_resumed(app: Holdfast, 
     assert (await run.describe()).run_number == 0
     await run.resume()
     await h.advance("2 hours")
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
 
 
 async def test_a_continued_run_can_be_restarted(app: Holdfast, h: Harness) -> None:
@@ -587,7 +587,7 @@ async def test_a_continued_run_can_be_restarted(app: Holdfast, h: Harness) -> No
 
     run = await h.start(continuing)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == [2, 2]
+    assert await run.result(timeout=60) == [2, 2]
     await run.restart()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == [2, 3]
+    assert await run.result(timeout=60) == [2, 3]

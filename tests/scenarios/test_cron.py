@@ -203,7 +203,7 @@ async def test_result_waits_for_the_end_of_the_schedule(app: Holdfast, h: Harnes
     await run.terminate("enough")
 
     with pytest.raises(RunTerminatedError, match="enough"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_schedule_is_an_existing_run_between_ticks(app: Holdfast, h: Harness) -> None:

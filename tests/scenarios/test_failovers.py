@@ -15,7 +15,7 @@ from postgres_failover import Failover, through
 from postgres_server import new_database, server
 from store.postgres.fault_tools import Proxy
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_a_run_in_progress_continues_from_the_facts_that_are_left(
         await gate.called("third", 2)
         gate.open.set()
 
-        assert await run.result(timeout=10) == ["first", "second", "third"]
+        assert await run.result(timeout=60) == ["first", "second", "third"]
         assert await step_keys(run) == ["first", "second", "third"]
         assert gate.calls == ["first", "second", "third", "second", "third"]
 
@@ -114,15 +114,15 @@ async def test_waiting_for_a_lost_run_raises_instance_not_found_and_the_worker_c
         await failover.save()
         lost = await app.start(flow, "lost", id="lost")
         await gate.called("lost")
-        waiting = asyncio.create_task(lost.result(timeout=20))
+        waiting = asyncio.create_task(lost.result(timeout=60))
         await failover.fail_over()
 
         with pytest.raises(InstanceNotFoundError):
             await waiting
         gate.open.set()
-        assert await kept.result(timeout=10) == "kept"
+        assert await kept.result(timeout=60) == "kept"
         again = await app.start(flow, "new", id="lost")
-        assert await again.result(timeout=10) == "new"
+        assert await again.result(timeout=60) == "new"
 
 
 async def test_a_suspended_run_is_replayed_from_the_database_and_not_from_the_cache(
@@ -146,7 +146,7 @@ async def test_a_suspended_run_is_replayed_from_the_database_and_not_from_the_ca
         await run.send_event("b", "kept")
         await run.send_event("a", "kept")
 
-        assert await run.result(timeout=10) == ["kept", "kept"]
+        assert await run.result(timeout=60) == ["kept", "kept"]
         assert gate.calls == ["between", "between"]
 
 
@@ -175,7 +175,7 @@ async def test_nodes_of_a_graph_in_progress_are_called_again_with_the_results_th
         await gate.called("second of kept")
         gate.open.set()
 
-        assert await run.result(timeout=10) == {"first": "kept", "second": "second of kept"}
+        assert await run.result(timeout=60) == {"first": "kept", "second": "second of kept"}
         assert gate.calls == ["first", "second of lost", "first", "second of kept"]
 
 
@@ -184,10 +184,10 @@ async def test_a_worker_continues_under_another_id(app: Holdfast, failover: Fail
     async def flow(ctx: Context) -> None: ...
 
     async with app:
-        await (await app.start(flow, id="a")).result(timeout=10)
+        await (await app.start(flow, id="a")).result(timeout=60)
         [before] = [worker.id for worker in await until(app.workers)]
         await failover.fail_over()
-        await (await app.start(flow, id="b")).result(timeout=10)
+        await (await app.start(flow, id="b")).result(timeout=60)
 
         async def new_worker() -> bool:
             return any(worker.id != before and worker.alive for worker in await app.workers())

@@ -362,7 +362,7 @@ async def test_a_cascade_stops_at_a_run_that_traps_links(app: Holdfast, h: Harne
     await h.run_until_idle()
     await (await at(h, "member/a")).terminate()
     await h.run_until_idle()
-    assert await guarding.result(timeout=5) == ["member/b", "LinkDownError"]
+    assert await guarding.result(timeout=60) == ["member/b", "LinkDownError"]
     assert await statuses(h, "member/b", "member/c") == {"member/b": "errored", "member/c": "waiting"}
 
 

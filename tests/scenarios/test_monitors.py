@@ -80,7 +80,7 @@ async def _watch_unrelated_run(h: Harness, worker: Any, watcher: Any, told: Any 
     await h.restart()
     await watched.send_event("end", told)
     await h.run_until_idle()
-    return await run.result(timeout=5)
+    return await run.result(timeout=60)
 
 
 async def test_any_run_can_be_monitored(app: Holdfast, h: Harness, worker: Any) -> None:
@@ -106,7 +106,7 @@ async def test_monitoring_a_run_twice_gives_one_exit_event(app: Holdfast, h: Har
     await h.run_until_idle()
     await watched.send_event("end")
     await h.advance("1 hour")
-    assert await run.result(timeout=5) == ["exit", 0]
+    assert await run.result(timeout=60) == ["exit", 0]
 
 
 async def test_several_runs_can_monitor_the_same_run(app: Holdfast, h: Harness, worker: Any) -> None:
@@ -120,7 +120,7 @@ async def test_several_runs_can_monitor_the_same_run(app: Holdfast, h: Harness, 
     await h.run_until_idle()
     await watched.send_event("end", 7)
     await h.run_until_idle()
-    assert [await run.result(timeout=5) for run in runs] == [["exit", "worker/w", 7, None]] * 20
+    assert [await run.result(timeout=60) for run in runs] == [["exit", "worker/w", 7, None]] * 20
 
 
 @pytest.mark.parametrize("told", ["fine", "fail"])
@@ -213,7 +213,7 @@ async def test_unmonitor_prevents_the_exit_event(app: Holdfast, h: Harness, work
     await h.run_until_idle()
     await watched.send_event("end")
     await h.advance("1 hour")
-    assert await run.result(timeout=5) == 0
+    assert await run.result(timeout=60) == 0
 
 
 async def test_a_child_that_is_no_longer_monitored_still_gives_its_result(
@@ -330,7 +330,7 @@ async def test_monitors_survive_a_worker_restart(app: Holdfast, h: Harness, work
         await h.restart()
         await watched.send_event("end", told)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == [["exit", "worker/a", 1, None], ["exit", "worker/b", 2, None]]
+    assert await run.result(timeout=60) == [["exit", "worker/a", 1, None], ["exit", "worker/b", 2, None]]
 
 
 async def test_monitors_are_carried_over_to_the_watchers_successor(app: Holdfast, h: Harness, worker: Any) -> None:
@@ -391,7 +391,7 @@ async def test_monitors_follow_a_run_that_is_restarted(app: Holdfast, h: Harness
             await watched.send_event("end", "second life")
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5)
+        return await run.result(timeout=60)
 
     assert await observe_with_crashes(h, watcher, observe=observe, drive=drive) == [
         ["exit", "worker/w", "second life", None],
@@ -462,7 +462,7 @@ async def test_hundreds_of_unreceived_exit_events_do_not_hide_the_next_one(
     await h.run_until_idle()
     await (await at(h, "worker/w")).send_event("end", "the last")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == ["the last", 601]
+    assert await run.result(timeout=60) == ["the last", 601]
 
 
 @pytest.mark.above_the_store
@@ -522,4 +522,4 @@ async def test_a_run_of_another_app_can_be_monitored(make_app: MakeApp) -> None:
     async with here, there:
         await there.start(far, id="f")
         run = await here.start(watcher)
-        assert await run.result(timeout=10) == ["exit", "far/f", "done", None]
+        assert await run.result(timeout=60) == ["exit", "far/f", "done", None]

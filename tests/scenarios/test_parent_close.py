@@ -106,7 +106,7 @@ async def test_the_policy_applies_when_the_parent_is_restarted(
     await h.run_until_idle()
     await run.restart()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == 1
+    assert await run.result(timeout=60) == 1
     assert await statuses(h, "child/c") == {"child/c": BECOMES[policy]}
 
 
@@ -133,7 +133,7 @@ async def test_the_policy_applies_when_an_attempt_of_the_parent_fails(
         return ctx.info.attempt
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), (await statuses(harness, "child/c"))["child/c"]
+        return await run.result(timeout=60), (await statuses(harness, "child/c"))["child/c"]
 
     assert await observe_with_crashes(h, flaky, observe=observe, retry=Retry(3, "1 minute")) == (2, BECOMES[policy])
 
@@ -187,7 +187,7 @@ async def test_an_abandoned_child_continues(h: Harness, parent: Any) -> None:
     child = await at(h, "child/c")
     await child.send_event("go", "alone")
     await h.run_until_idle()
-    assert await child.result(timeout=5) == "alone"
+    assert await child.result(timeout=60) == "alone"
 
 
 async def test_a_child_whose_cancellation_is_requested_can_clean_up(app: Holdfast, h: Harness) -> None:
@@ -208,7 +208,7 @@ async def test_a_child_whose_cancellation_is_requested_can_clean_up(app: Holdfas
         await ctx.sleep("until it is under way", "1 minute")
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await (await at(harness, "tidy/t")).result(timeout=5)
+        return await (await at(harness, "tidy/t")).result(timeout=60)
 
     assert await observe_with_crashes(h, parent, observe=observe) == "tidied"
     assert set(cleaned) == {"up"}
@@ -366,7 +366,7 @@ async def test_cancelling_ctx_run_cancels_the_child(app: Holdfast, h: Harness, w
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         while (await statuses(harness, "tidy/t"))["tidy/t"] == "waiting":
             await harness.advance("1 hour")
-        return await run.result(timeout=5), (await statuses(harness, "tidy/t"))["tidy/t"]
+        return await run.result(timeout=60), (await statuses(harness, "tidy/t"))["tidy/t"]
 
     assert await observe_with_crashes(h, parent, observe=observe) == (3.0 if wait else 0.0, "cancelled")
 
@@ -426,7 +426,7 @@ async def test_the_result_of_a_child_that_ignores_the_cancellation_is_dropped(ap
             return "failed"
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), await (await at(harness, "stubborn/s")).result(timeout=5)
+        return await run.result(timeout=60), await (await at(harness, "stubborn/s")).result(timeout=60)
 
     assert await observe_with_crashes(h, parent, observe=observe) == ("gave up", "went on")
 
@@ -444,6 +444,6 @@ async def test_a_child_that_was_never_started_is_not_cancelled(app: Holdfast, h:
         return "ran"
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), len((await harness.app.list(child)).items)
+        return await run.result(timeout=60), len((await harness.app.list(child)).items)
 
     assert await observe_with_crashes(h, parent, observe=observe) == ("cancelled", 0)

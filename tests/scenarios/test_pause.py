@@ -54,7 +54,7 @@ async def test_a_run_that_has_not_begun_pauses_without_running_anything(app: Hol
 
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
 
 
 async def test_a_waiting_run_pauses_at_once_and_pausing_again_changes_nothing(app: Holdfast, h: Harness) -> None:
@@ -92,7 +92,7 @@ async def test_the_result_of_the_step_in_flight_is_kept_and_the_next_step_does_n
         assert (step.step_key, step.status, step.result) == ("gate", "completed", "through")
 
         await run.resume()
-        assert await run.result(timeout=5) == ["through", "next step"]
+        assert await run.result(timeout=60) == ["through", "next step"]
 
 
 @pytest.mark.kind_settings("the worker is notified of the pause at once")
@@ -123,7 +123,7 @@ async def test_a_run_pauses_before_its_return_after_the_last_step(make_app: Make
         gate.open.set()
         assert await until_status(run, "paused", "complete") == "paused"
         await run.resume()
-        assert await run.result(timeout=5) == "through"
+        assert await run.result(timeout=60) == "through"
 
 
 async def test_the_results_of_all_steps_in_flight_are_kept(make_app: MakeApp) -> None:
@@ -149,7 +149,7 @@ async def test_the_results_of_all_steps_in_flight_are_kept(make_app: MakeApp) ->
         assert {s.step_key: s.status for s in (await run.history()).steps} == {"a": "completed", "b": "completed"}
         assert calls == []
         await run.resume()
-        assert await run.result(timeout=5) == ["through", "through"]
+        assert await run.result(timeout=60) == ["through", "through"]
 
 
 async def test_results_of_steps_that_end_together_but_are_written_separately_are_all_kept(make_app: MakeApp) -> None:
@@ -172,7 +172,7 @@ async def test_results_of_steps_that_end_together_but_are_written_separately_are
         run = await app.start(flow)
         await pause_at(gate, run)
         await run.resume()
-        assert await run.result(timeout=5) == ["through", "through"]
+        assert await run.result(timeout=60) == ["through", "through"]
     assert sorted(calls) == ["a", "b"]
 
 
@@ -189,7 +189,7 @@ async def test_a_resume_withdraws_a_pause_that_has_not_taken_effect(make_app: Ma
         await run.pause()
         await run.resume()
         gate.open.set()
-        assert await run.result(timeout=5) == ["through", "next"]
+        assert await run.result(timeout=60) == ["through", "next"]
 
 
 @pytest.mark.promise("no-lost-wakeup")
@@ -206,7 +206,7 @@ async def test_events_sent_while_paused_are_kept(app: Holdfast, h: Harness) -> N
     assert await _status(run) == "paused"
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "while paused"
+    assert await run.result(timeout=60) == "while paused"
 
 
 async def test_timers_continue_while_a_run_is_paused(app: Holdfast, h: Harness) -> None:
@@ -222,12 +222,12 @@ async def test_timers_continue_while_a_run_is_paused(app: Holdfast, h: Harness) 
     await h.advance("30 minutes")
     await early.resume()
     await h.advance("30 minutes")
-    assert await early.result(timeout=5) == 3600
+    assert await early.result(timeout=60) == 3600
     await h.advance("1 hour")
     assert await _status(late) == "paused"
     await late.resume()
     await h.run_until_idle()
-    assert await late.result(timeout=5) == 7200
+    assert await late.result(timeout=60) == 7200
 
 
 async def test_a_wait_whose_deadline_passed_while_paused_times_out(app: Holdfast, h: Harness) -> None:
@@ -248,7 +248,7 @@ async def test_a_wait_whose_deadline_passed_while_paused_times_out(app: Holdfast
     await run.send_event("go", "too late")
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "timeout"
+    assert await run.result(timeout=60) == "timeout"
 
 
 async def test_a_retry_due_while_paused_waits_for_the_resume(app: Holdfast, h: Harness) -> None:
@@ -271,7 +271,7 @@ async def test_a_retry_due_while_paused_waits_for_the_resume(app: Holdfast, h: H
     assert len(attempts) == 1
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "second"
+    assert await run.result(timeout=60) == "second"
 
 
 @pytest.mark.parametrize("waits_for", ["delay", "attempt", "tick", "debounce"])
@@ -315,7 +315,7 @@ async def test_a_run_whose_start_was_due_while_it_was_paused_begins_with_the_res
     assert await _status(run) == "paused"
     await run.resume()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
 
 
 async def test_a_delayed_run_that_was_cancelled_while_it_was_paused_ends_with_the_resume(
@@ -390,7 +390,7 @@ async def test_resuming_a_run_that_is_not_paused_does_nothing(app: Holdfast, h: 
     await h.run_until_idle()
     assert await _status(run) == "waiting"
     await h.advance(60)
-    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=60) == "done"
     await run.resume()
     assert await _status(run) == "complete"
 
@@ -430,5 +430,5 @@ async def test_a_pause_with_persist_task_loses_no_buffered_results(make_app: Mak
         run = await app.start(flow)
         await pause_at(gate, run)
         await run.resume()
-        assert await run.result(timeout=5) == "through"
+        assert await run.result(timeout=60) == "through"
         assert calls == [0, 1, 2]

@@ -40,7 +40,7 @@ async def test_terminate_is_final_at_once_even_with_a_step_in_flight(make_app: M
         assert (await run.status()).status == "terminated"
         gate.open.set()
         with pytest.raises(RunTerminatedError, match="not needed any more") as caught:
-            await run.result(timeout=5)
+            await run.result(timeout=60)
         assert caught.value.code == "RUN_TERMINATED"
         assert caught.value.error.message == "not needed any more"
     assert after == []
@@ -65,7 +65,7 @@ async def test_a_step_in_flight_is_cancelled_when_its_run_is_terminated(make_app
         run = await app.start(flow)
         await began.wait()
         await run.terminate()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await cancelled.wait()
         assert (await run.status()).status == "terminated"
 
@@ -120,11 +120,11 @@ async def test_a_restart_creates_a_run_with_the_next_number(app: Holdfast, h: Ha
 
     run = await h.start(flow, 7, id="again")
     await h.run_until_idle()
-    first = await run.result(timeout=5)
+    first = await run.result(timeout=60)
     await run.restart()
     assert (await run.status()).status == "active"
     await h.run_until_idle()
-    second = await run.result(timeout=5)
+    second = await run.result(timeout=60)
     assert (first[:2], second[:2]) == ([0, 1], [1, 2])
     assert first[2] != second[2]
     assert calls == [7, 7]
@@ -166,7 +166,7 @@ async def test_buffered_events_of_the_old_run_do_not_reach_the_new_one(app: Hold
     assert (await run.status()).status == "waiting"
     await run.send_event("go", "for the new one", id="x")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "for the new one"
+    assert await run.result(timeout=60) == "for the new one"
 
 
 @pytest.mark.promise("finality")
@@ -197,7 +197,7 @@ async def test_late_writes_of_the_old_run_do_not_reach_the_new_one(make_app: Mak
         await asyncio.sleep(0)
         assert (await run.status()).status == "active"
         gates[1].open.set()
-        assert await run.result(timeout=5) == 1
+        assert await run.result(timeout=60) == 1
         assert [s.status for s in (await run.history(0)).steps if s.status == "completed"] == []
 
 
@@ -219,7 +219,7 @@ async def test_a_run_in_any_state_can_be_restarted(app: Holdfast, h: Harness, st
         await run.pause()
     await run.restart()
     await h.run_until_idle()
-    assert await run.result(timeout=5) == "second time"
+    assert await run.result(timeout=60) == "second time"
 
 
 async def test_a_waiting_result_call_returns_the_result_of_the_successor(make_app: MakeApp) -> None:
@@ -234,7 +234,7 @@ async def test_a_waiting_result_call_returns_the_result_of_the_successor(make_ap
     async with app:
         run = await app.start(flow)
         await until_status(run, "waiting")
-        waiting = asyncio.create_task(run.result(timeout=5))
+        waiting = asyncio.create_task(run.result(timeout=60))
         await asyncio.sleep(0)
         await (await app.get(flow, run.id)).restart()
         assert await waiting == "second"

@@ -55,7 +55,7 @@ async def test_terminate_ends_a_run_at_once_without_cleanup(app: Holdfast, h: Ha
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         child = await at(harness, "tidy/t")
         cleaned = any(step.step_key == "clean" for step in (await child.history()).steps)
-        return await run.result(timeout=5), await end_of(harness, child), cleaned, (await child.describe()).why
+        return await run.result(timeout=60), await end_of(harness, child), cleaned, (await child.describe()).why
 
     assert await observe_with_crashes(h, ends, observe=observe) == (
         ["terminated", "Terminated", "the run was terminated (not needed)"],
@@ -310,7 +310,7 @@ async def test_the_owner_of_a_run_terminated_by_another_worker_stops_at_once(mak
     async with there, here:
         run = await there.start(works, id="w")
         await gate.began.wait()
-        assert await (await here.start(ends)).result(timeout=10) == "ended"
+        assert await (await here.start(ends)).result(timeout=60) == "ended"
         assert await until_status(run, "terminated") == "terminated"
         with pytest.raises(RunTerminatedError, match="enough"):
-            await run.result(timeout=5)
+            await run.result(timeout=60)

@@ -276,7 +276,7 @@ async def test_a_step_in_a_thread_that_times_out_has_a_traceback_of_where_it_was
     async with app:
         run = await app.start(shop)
         with pytest.raises(RunFailedError):
-            await run.result(timeout=10)
+            await run.result(timeout=60)
         over.set()
         [step] = (await run.history()).steps
 

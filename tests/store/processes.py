@@ -26,6 +26,6 @@ def start(prelude: str, code: str, *args: str) -> subprocess.Popen[str]:
 
 def finish(started: subprocess.Popen[str]) -> str:
     """Wait for a process, assert that it succeeded, and return its output."""
-    out, err = started.communicate(timeout=100)
+    out, err = started.communicate(timeout=300)
     assert started.returncode == 0, err
     return out.strip()

@@ -1,4 +1,4 @@
-"""A worker process whose step writes the numbers from 0 to a stream, slowly enough to be killed in between."""
+"""A worker process whose step writes the numbers from 0 to a stream; the first attempt waits halfway to be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_app(url: str) -> Holdfast:
         out = step_info().stream("out")
         for n in range(ITEMS):
             await out.write([name, n])
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005 if n != ITEMS // 2 or step_info().attempt > 1 else 3600)  # until it is killed
         return ITEMS
 
     @app.workflow

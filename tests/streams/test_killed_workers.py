@@ -55,10 +55,10 @@ async def test_readers_get_every_item_once_and_in_order_although_workers_are_kil
         reading = asyncio.create_task(reconnecting(run))
         seen: list[StreamItem] = []
         live = run.stream("out", attempts="all")
-        for kill_at in (10, 90):
+        for name in ("a", "b"):
             process = await worker(url)
-            while len(seen) < kill_at:
-                seen.append(await asyncio.wait_for(anext(live), 30))
+            while not seen or seen[-1].value != [name, ITEMS // 2]:
+                seen.append(await asyncio.wait_for(anext(live), 60))
             process.kill()
             await process.wait()
         process = await worker(url)
@@ -73,5 +73,7 @@ async def test_readers_get_every_item_once_and_in_order_although_workers_are_kil
         assert [item.offset for item in seen] == sorted({item.offset for item in seen})
         assert {item.offset for item in found} <= {item.offset for item in seen}
         tried = {(item.step_key, item.attempt) for item in seen if item.step_key}
-        assert len(tried) == 4, tried
+        # A worker without processor time may lose its lease, which adds attempts.
+        assert {number for _, number in tried} >= {1, 2}, tried
+        assert len(tried) >= 4, tried
         assert [item.value async for item in run.stream("out")] == _OUTPUT

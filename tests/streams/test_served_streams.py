@@ -63,7 +63,7 @@ async def read_events(port: int, found: list[tuple[int, object]]) -> bool:
     headers = {"last-event-id": str(found[-1][0])} if found else {}
     fields: dict[str, str] = {}
     async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300) as http,
         http.stream("GET", f"{_INSTANCE}/streams/out", headers=headers) as response,
     ):
         async for line in response.aiter_lines():

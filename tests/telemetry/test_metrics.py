@@ -172,7 +172,7 @@ async def test_the_metrics_of_a_real_worker_have_all_names(make_app: MakeApp) ->
     shop(app)
 
     async with app:
-        await (await app.start("flow")).result(timeout=20)
+        await (await app.start("flow")).result(timeout=60)
         text = await app.metrics_text()
 
     assert {name for name in NAMES if f"# TYPE {name} " in text} == set(NAMES)

@@ -219,7 +219,7 @@ async def test_a_turn_is_linked_to_the_senders_of_the_events_that_it_consumes(
     await run.send_event("first", 1)
     await h.run_until_idle()
 
-    assert await run.result(timeout=5) == [1, 2]
+    assert await run.result(timeout=60) == [1, 2]
     names = ("start order", "send first", "send second")
     expected = [context_of(spans.one(name)).span_id for name in names]
     assert [linked(turn) for turn in spans.named("run order")] == [expected[:1], expected]
@@ -251,7 +251,7 @@ async def test_a_turn_that_reads_an_event_while_a_step_runs_is_linked_to_its_sen
         await running.wait()
         await run.send_event("go")
         goes_on.set()
-        await run.result(timeout=20)
+        await run.result(timeout=60)
 
     last = spans.named("run order")[-1]
     assert context_of(spans.one("send go")).span_id in linked(last)
@@ -268,7 +268,7 @@ async def test_a_turn_that_is_written_with_its_event_is_linked_to_the_sender(mak
         run = await app.start(order)
         await until_status(run, "waiting")
         await run.send_event("go")
-        await run.result(timeout=20)
+        await run.result(timeout=60)
 
     start, sent = context_of(spans.one("start order")).span_id, context_of(spans.one("send go")).span_id
     assert [linked(turn) for turn in spans.named("run order")] == [[start], [start, sent]]
@@ -297,7 +297,7 @@ async def test_messages_of_runs_and_of_steps_carry_the_context_of_their_sender(
     await h.start(sender, target.pid)
     await h.run_until_idle()
 
-    assert await target.result(timeout=5) == ["from a run", "from a step"]
+    assert await target.result(timeout=60) == ["from a run", "from a step"]
     links = {link for turn in spans.named("run receiver") for link in linked(turn)}
     assert context_of(spans.one("step tell")).span_id in links
     assert links & {context_of(turn).span_id for turn in spans.named("run sender")}
@@ -323,7 +323,7 @@ async def test_the_turn_that_receives_a_reply_is_linked_to_the_turn_that_gave_it
     await h.restart()
     await h.advance("1 hour")
 
-    assert await run.result(timeout=5) == 42
+    assert await run.result(timeout=60) == 42
     links = {link for turn in spans.named("run asker") for link in linked(turn)}
     assert context_of(spans.named("run oracle")[-1]).span_id in links
 
@@ -466,7 +466,7 @@ async def test_without_a_provider_nothing_is_stored_with_a_run(h: Harness) -> No
     async with Harness(app) as harness:
         run = await harness.start(order)
         await harness.run_until_idle()
-        assert await run.result(timeout=5) == 1
+        assert await run.result(timeout=60) == 1
         row = await harness.app._opened().client.instances.find("order", run.id)
         assert row.options is None
         [telemetry] = app.telemetry
@@ -542,7 +542,7 @@ def test_the_context_survives_a_kill_between_two_steps(location: tuple[str, str]
     first.stdout.close()
 
     second = subprocess.run(
-        [sys.executable, program, *location, "continue"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, program, *location, "continue"], capture_output=True, text=True, check=True, timeout=300
     )
 
     [start] = [span for span in seen if span[0] == "start order"]

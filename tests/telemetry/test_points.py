@@ -196,7 +196,7 @@ async def test_an_observer_that_fails_is_logged_and_affects_no_run(
 
     with caplog.at_level(logging.ERROR, "holdfast"):
         async with app:
-            assert await (await app.start(order)).result(timeout=20) == 3
+            assert await (await app.start(order)).result(timeout=60) == 3
 
     assert broken.closed
     assert "attempt charge 1" in recorder.lines

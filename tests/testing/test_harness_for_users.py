@@ -278,7 +278,7 @@ async def test_an_open_app_uses_its_own_store_again_after_a_harness(app: Holdfas
         return "done"
 
     async with app:
-        await (await app.start(flow, id="real")).result(timeout=5)
+        await (await app.start(flow, id="real")).result(timeout=60)
         async with Harness(app) as h:
             await h.run(flow, id="test")
             async with app.connect():

@@ -236,7 +236,7 @@ async def test_the_app_itself_is_not_changed(app: Holdfast) -> None:
     async with app:
         await simulate(app, order, seeds=2)
         assert (await app.list()).items == []
-        assert await (await app.start(order)).result(timeout=10) == 1
+        assert await (await app.start(order)).result(timeout=60) == 1
 
 
 # --- errors of workflows that cannot be simulated

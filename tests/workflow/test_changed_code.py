@@ -68,7 +68,7 @@ async def test_a_run_receives_the_end_of_its_child_if_its_code_has_gained_a_step
     await h.restart()
     await h.advance("2 hours")
 
-    assert await run.result(timeout=5) == "child"
+    assert await run.result(timeout=60) == "child"
     assert len((await app.list("child")).items) == 1
 
 

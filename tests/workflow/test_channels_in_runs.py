@@ -148,4 +148,4 @@ async def _after(h: Harness, workflow: Any, duration: str) -> Any:
     run = await h.start(workflow)
     await h.run_until_idle()
     await h.advance(duration)
-    return await run.result(timeout=5)
+    return await run.result(timeout=60)

@@ -142,7 +142,7 @@ async def test_a_refused_use_of_random_numbers_in_a_step_does_not_change_those_o
     await h.run_until_idle()
     await h.restart()
     await h.advance("1 hour")
-    assert await run.result(timeout=5) == live[0]
+    assert await run.result(timeout=60) == live[0]
 
 
 async def test_awaitables_of_workflow_code_are_refused_in_a_step(app: Holdfast, h: Harness) -> None:
@@ -172,7 +172,7 @@ async def test_awaitables_of_workflow_code_are_refused_in_a_step(app: Holdfast, 
 
     run = await h.start(flow)
     await h.run_until_idle()
-    assert await run.result(timeout=5) == ["WorkflowCodeError"] * 7
+    assert await run.result(timeout=60) == ["WorkflowCodeError"] * 7
     assert [step.step_key for step in (await run.history()).steps] == ["misuse"]
     assert (await h.app.list(other)).items == []
 
@@ -222,7 +222,7 @@ async def test_channels_messages_children_and_sagas_are_refused_in_a_step(app: H
     assert await asking == "in the code"
     await (await h.app.get(child, "child")).send_event("go")
     await h.run_until_idle()
-    assert await run.result(timeout=5) == [["WorkflowCodeError"] * 12, 1, 0, "grown"]
+    assert await run.result(timeout=60) == [["WorkflowCodeError"] * 12, 1, 0, "grown"]
 
 
 async def test_a_context_is_refused_after_its_run_has_ended(app: Holdfast, h: Harness) -> None:
@@ -258,12 +258,12 @@ async def test_a_run_that_a_step_starts_has_its_own_context() -> None:
 
     async def start() -> Any:
         run: Handle[str] = await app.start(child)
-        return await run.result(timeout=5)
+        return await run.result(timeout=60)
 
     async with app:
         run = await app.start(parent)
         await until_status(run, "complete")
-        assert await run.result(timeout=5) == "done"
+        assert await run.result(timeout=60) == "done"
 
 
 async def test_the_log_of_the_context_works_in_steps_and_in_workflow_code(app: Holdfast, h: Harness) -> None:

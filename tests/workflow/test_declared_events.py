@@ -201,7 +201,7 @@ async def test_a_recorded_send_is_not_checked_again(make_app: MakeApp) -> None:
     async with program({"approval": Approval}) as app:
         sender = await app.get("sender", "s")
         await sender.send_event("go")
-        assert await sender.result(timeout=5) == "sent"
+        assert await sender.result(timeout=60) == "sent"
 
 
 @pytest.mark.above_the_store
@@ -370,7 +370,7 @@ async def test_a_received_event_that_is_no_longer_valid_parks_the_run(make_app: 
     async with program(dict[str, Any]) as app:
         run = await app.get("order", "o")
         await run.resume()
-        assert await run.result(timeout=5) == BAD
+        assert await run.result(timeout=60) == BAD
 
 
 class Fragile(BaseModel):
@@ -438,7 +438,7 @@ async def test_an_invalid_message_is_consumed_and_rejected(make_app: MakeApp) ->
             await run.ask("approval", BAD, timeout=10)
         assert "amount: Field required" in caught.value.reason
         await run.send_event("approval", GOOD)
-        assert await run.result(timeout=10) == 5
+        assert await run.result(timeout=60) == 5
 
 
 # --- declaring

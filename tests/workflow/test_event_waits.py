@@ -329,7 +329,7 @@ async def test_a_repeated_wait_of_the_same_name_returns_the_same_event(app: Hold
 async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_app: MakeApp) -> None:
     from holdfast import WorkerConfig
 
-    app = make_app(worker=WorkerConfig(poll="60 seconds"))
+    app = make_app(worker=WorkerConfig(poll="1 hour"))
 
     @app.workflow
     async def flow(ctx: Context) -> Any:
@@ -339,7 +339,7 @@ async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_a
         run = await app.start(flow)
         await until_status(run, "waiting")
         await run.send_event("go", "now")
-        assert await run.result(timeout=5) == "now"
+        assert await run.result(timeout=60) == "now"
 
 
 @pytest.mark.above_the_store
@@ -373,4 +373,4 @@ async def test_an_event_created_in_time_while_its_run_is_loaded_ends_the_wait(
         monkeypatch.setattr(SqliteStore, "read", load_slowly)
         await run.send_event("first", "there")
 
-        assert await run.result(timeout=10) == ["there", "in time"]
+        assert await run.result(timeout=60) == ["there", "in time"]

@@ -63,7 +63,7 @@ async def test_a_message_that_came_in_time_wins_although_no_worker_ran(app: Hold
     await h.advance("1 hour", run=False)
     await h.restart()
     await h.run_until_idle()
-    assert [await run.result(timeout=5) for run in (early, late)] == ["message", "timer"]
+    assert [await run.result(timeout=60) for run in (early, late)] == ["message", "timer"]
 
 
 @pytest.mark.above_the_store
@@ -265,7 +265,7 @@ async def test_a_timer_can_be_reset_by_each_message(app: Holdfast, h: Harness) -
     await h.advance("59 minutes")
     assert (await run.status()).status == "waiting"
     await h.advance("1 minute")
-    assert await run.result(timeout=5) == [0, 1, 2, True]
+    assert await run.result(timeout=60) == [0, 1, 2, True]
     assert await h.crash_everywhere(debounce, drive=sends(("word", 1))) == [1, True]
 
 
@@ -329,7 +329,7 @@ async def test_a_receiver_that_is_cancelled_loses_nothing(app: Holdfast, h: Harn
     await run.send_event("word", 2)
     await h.restart()
     await h.advance("1 hour")
-    assert await run.result(timeout=5) == [1, 2]
+    assert await run.result(timeout=60) == [1, 2]
 
 
 @pytest.mark.above_the_store

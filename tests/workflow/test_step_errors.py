@@ -267,4 +267,4 @@ async def test_a_pair_of_surrogates_in_a_message_becomes_the_character_that_it_e
     await h.restart()
     await h.advance("1 minute")
 
-    assert await run.result(timeout=5) == "\U0001f600 \ud83d"
+    assert await run.result(timeout=60) == "\U0001f600 \ud83d"

@@ -50,7 +50,7 @@ async def test_a_step_named_timer_does_not_collide_with_the_engines_timers(app: 
 
     run = await h.start(flow)
     await h.advance("1 minute")
-    assert await run.result(timeout=5) == ["step"] * 3
+    assert await run.result(timeout=60) == ["step"] * 3
     assert await step_keys(run) == ["timer", "timer#2", "timer#3"]
 
 
@@ -185,7 +185,7 @@ async def test_sync_steps_run_in_parallel_threads(app: Holdfast, h: Harness) -> 
 
     @app.step
     def together(n: int) -> int:
-        barrier.wait(5)
+        barrier.wait(60)
         return n
 
     @app.step
@@ -206,7 +206,7 @@ async def test_a_blocking_sync_step_leaves_the_loop_free(make_app: MakeApp) -> N
 
     @app.step
     def blocked() -> str:
-        release.wait(10)
+        release.wait(60)
         return "blocked"
 
     @app.step
@@ -223,9 +223,9 @@ async def test_a_blocking_sync_step_leaves_the_loop_free(make_app: MakeApp) -> N
 
     async with app:
         slow = await app.start(slow_flow)
-        assert await (await app.start(quick_flow)).result(timeout=5) == "quick"
+        assert await (await app.start(quick_flow)).result(timeout=60) == "quick"
         release.set()
-        assert await slow.result(timeout=5) == "blocked"
+        assert await slow.result(timeout=60) == "blocked"
 
 
 @pytest.mark.promise("isolation-of-runs")
@@ -254,9 +254,9 @@ async def test_a_system_exit_fails_only_its_own_run(make_app: MakeApp, kind: str
     async with app:
         run = await app.start(exiting)
         with pytest.raises(RunFailedError) as caught:
-            await run.result(timeout=5)
+            await run.result(timeout=60)
         assert "SystemExit" in f"{caught.value.error.name} {caught.value.error.message}"
-        assert await (await app.start(other)).result(timeout=5) == "here"
+        assert await (await app.start(other)).result(timeout=60) == "here"
 
 
 async def test_a_timeout_of_wait_for_cancels_its_step(app: Holdfast, h: Harness) -> None:
@@ -297,7 +297,7 @@ async def test_the_late_result_of_a_cancelled_step_is_discarded(app: Holdfast, h
     @app.step
     def stubborn() -> str:
         started.set()
-        release.wait(10)
+        release.wait(60)
         returned.set()
         return "too late"
 

@@ -68,7 +68,7 @@ async def test_the_warning_is_in_both_logs_before_the_step_is_called(
         assert [r.getMessage() for r in caplog.records if warning in r.getMessage()] == [
             f"order/o-1 (run 0): {warning}"
         ]
-        assert await run.result(timeout=5) == "o-1 paid by charge_card"
+        assert await run.result(timeout=60) == "o-1 paid by charge_card"
         assert await warnings_of(run) == [warning]
 
 
@@ -96,7 +96,7 @@ async def test_a_strict_worker_parks_the_run_until_the_code_matches_the_history(
     async with fixed.app as app:
         run = await app.get(fixed.order, "o-1")
         await run.resume()
-        assert await run.result(timeout=5) == "o-1 paid by charge"
+        assert await run.result(timeout=60) == "o-1 paid by charge"
         assert await warnings_of(run) == []
     assert fixed.charged == []
 
@@ -108,7 +108,7 @@ async def test_recorded_warnings_are_not_shown_as_steps(make_app: MakeApp) -> No
     async with new.app as app:
         run = await app.get(new.order, "o-1")
         await run.send_event("go")
-        await run.result(timeout=5)
+        await run.result(timeout=60)
         assert [step.step_key for step in (await run.history()).steps] == ["charge", "go", "charge_card"]
 
 

@@ -33,7 +33,7 @@ def release(app: Holdfast, *args: Any, **options: Any) -> None:
 
 async def after_an_hour(h: Harness, run: Any) -> Any:
     await h.advance("1 hour")
-    return await run.result(timeout=5)
+    return await run.result(timeout=60)
 
 
 async def test_a_new_run_uses_the_newest_version(app: Holdfast, h: Harness) -> None:

@@ -34,6 +34,7 @@ class LeaseKeeper:
         unknown_claims: UnknownClaims,
         schedule: ClaimSchedule,
         random: Randomness,
+        now_ms: Callable[[], int],
     ) -> None:
         self.lease_ms = lease_ms
         self.loop = BackgroundLoop("heartbeat", self.step, random)
@@ -43,6 +44,9 @@ class LeaseKeeper:
         self._slots = slots
         self._unknown_claims = unknown_claims
         self._schedule = schedule
+        self._now_ms = now_ms
+        self._renewed_at = 0
+        """Time of the last heartbeat, by the machine's clock, which goes on while the machine is suspended."""
         self._registered = False
         self._since_drain_read = 0.0
         """Seconds since drains were last read, as the sum of the pauses between heartbeats."""
@@ -79,10 +83,20 @@ class LeaseKeeper:
 
     async def _renew(self) -> list[HeldTask]:
         """Renew all leases and pass the signals to the turns; returns the owned tasks."""
-        turns = self._table.snapshot()
+        turns, began = self._table.snapshot(), self._now_ms()
         held = await self.fetch_signals(lambda: self._store.heartbeat(self._owner, self.lease_ms))
+        self._renewed_at = began
         self._table.deliver_signals(turns, held)
         return held
+
+    async def renew_if_late(self) -> None:
+        """Renew all leases if a heartbeat is overdue, because this process or the whole machine was suspended.
+
+        Called before expired tasks are freed: a worker that continues after a pause keeps the tasks that no other
+        worker has taken over, and does not repeat their steps.
+        """
+        if self._table and 2 * (self._now_ms() - self._renewed_at) > min(self.leases()):
+            await self._renew()
 
     async def fetch_signals(self, read: Callable[[], Awaitable[list[HeldTask]]]) -> list[HeldTask]:
         """Read the signals of owned tasks.

@@ -83,12 +83,14 @@ class Reaper:
         store: Store,
         max_losses: int,
         pause_ms: int,
+        leases: LeaseKeeper,
         schedule: ClaimSchedule,
         random: Randomness,
         telemetry: Telemetry | None,
     ) -> None:
         self.loop = BackgroundLoop("reap", self.step, random)
         self._store = store
+        self._leases = leases
         self._max_losses = max_losses
         self._pause_ms = pause_ms
         self._schedule = schedule
@@ -101,6 +103,7 @@ class Reaper:
 
     async def reap(self) -> int:
         """Free expired tasks once; returns their number."""
+        await self._leases.renew_if_late()
         freed = await self._store.reap(self._max_losses)
         if freed:
             await self._report(freed)

@@ -101,7 +101,7 @@ class Worker:
             registry, hub, table, slots, self._cache, run_caches, unknown_claims, schedule
         )
         self._leases = leases = LeaseKeeper(
-            store, self.profile, config.lease_ms, table, slots, unknown_claims, schedule, random
+            store, self.profile, config.lease_ms, table, slots, unknown_claims, schedule, random, ports.now_ms
         )
         self._permits = permits = _permits(
             store, hub, registry, claimant, slots, schedule, ports, random, self._background

@@ -50,7 +50,7 @@ class WorkerLoops:
         self._claim_loop = claim_loop
         self.outbox = OutboxDispatcher(store, registry, ports, random, claimant, config.poll_ms)
         self.reaper = Reaper(
-            store, config.max_losses, min(config.poll_ms, config.lease_ms), schedule, random, ports.telemetry
+            store, config.max_losses, min(config.poll_ms, config.lease_ms), leases, schedule, random, ports.telemetry
         )
         self.claimer = Claimer(
             store, registry, hub, claimant, table, slots, run_caches, runner, self.reaper, schedule, permits

@@ -8,6 +8,7 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from holdfast.ports import SystemClock
 from store import processes
 
 SOCKET = ".s.PGSQL.5432"
@@ -40,6 +41,8 @@ class Proxy:
     def __init__(self, folder: Path, server: Path) -> None:
         self.folder = folder
         self.cuts = 0
+        self.refused = 0
+        """Number of connections that were refused."""
         self._server = server
         self._pattern: bytes | None = None
         self._when = Cut.BEFORE
@@ -87,6 +90,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._down:
+            self.refused += 1
             writer.close()
             return
         server_reader, server_writer = await asyncio.open_unix_connection(self._server / SOCKET)
@@ -133,6 +137,21 @@ class Proxy:
             client.write(data)
         client.close()
         server.close()
+
+
+class RefusalClock(SystemClock):
+    """The clock of a store whose calls give up after the proxy has refused two connections, however slow the machine.
+
+    Each refused connection takes a minute by this clock, and ``URL_OPTION`` lets a call retry for 100 seconds.
+    """
+
+    URL_OPTION = "connect_timeout=100"
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def monotonic(self) -> float:
+        return super().monotonic() + 60 * self._proxy.refused
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import asyncpg
 import pytest
@@ -50,7 +50,7 @@ from holdfast.store.protocol import (
     WatchRun,
 )
 from postgres_server import Server
-from store.postgres.fault_tools import Cut, Proxy
+from store.postgres.fault_tools import Cut, Proxy, RefusalClock
 from store.predictions import ENDS, KEY, predict, send_and_commit
 from store.world import (
     FLOW,
@@ -72,30 +72,12 @@ BEFORE_AND_AFTER = pytest.mark.parametrize("when", list(Cut), ids=["before", "af
 
 
 @pytest.fixture
-async def world(url: str, proxy: Proxy, clock: FakeClock, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A store behind a proxy that can break connections.
-
-    The store gives up soon only if the test has ``stays_down=True``: on a busy machine the second attempt of a
-    call may take long.
-    """
-    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    stays_down = parameters.get("stays_down", False)
-    async with behind(proxy, url, clock, connect_timeout=0.4 if stays_down else 30) as world:
-        yield world
-
-
-@pytest.fixture
-async def impatient_world(url: str, proxy: Proxy, clock: FakeClock) -> AsyncIterator[World]:
-    """As ``world``, for tests in which the server stays unavailable until the store gives up."""
-    async with behind(proxy, url, clock, connect_timeout=0.4) as world:
-        yield world
-
-
-@asynccontextmanager
-async def behind(proxy: Proxy, url: str, clock: FakeClock, *, connect_timeout: float) -> AsyncIterator[World]:
+async def world(url: str, proxy: Proxy, clock: FakeClock) -> AsyncIterator[World]:
+    """A store behind a proxy that can break connections."""
     name = url.rpartition("/")[2] if "host=" not in url else url.split("/")[3].partition("?")[0]
-    to_proxy = f"postgresql://postgres@/{name}?host={proxy.folder}&connect_timeout={connect_timeout}"
+    to_proxy = f"postgresql://postgres@/{name}?host={proxy.folder}&{RefusalClock.URL_OPTION}"
     store = PostgresStore(to_proxy, clock=clock, random=SystemRandomness())
+    store._local = RefusalClock(proxy)
     await store.open()
     yield World(store, clock, numbered=True)
     proxy.restore()
@@ -231,41 +213,41 @@ async def test_a_repeated_commit_returns_the_result_of_the_first_attempt(world: 
 
 
 @pytest.mark.promise("fencing")
-async def test_a_repeated_commit_is_fenced(impatient_world: World, proxy: Proxy) -> None:
-    task = await impatient_world.start_claimed("a")
+async def test_a_repeated_commit_is_fenced(world: World, proxy: Proxy) -> None:
+    task = await world.start_claimed("a")
     proxy.cut("precious", Cut.BEFORE, stays_down=True)
     commit = turn(task, facts=[result("precious")])
     with pytest.raises(StoreUnavailableError):
-        await impatient_world.store.commit([commit])
+        await world.store.commit([commit])
     proxy.restore()
-    await impatient_world.store.release([task])
+    await world.store.release([task])
 
-    [committed] = await impatient_world.store.commit([commit])
+    [committed] = await world.store.commit([commit])
 
     assert committed.verdict is Verdict.LOST
-    assert await impatient_world.keys(task.run) == []
+    assert await world.keys(task.run) == []
 
 
 @BEFORE_AND_AFTER
 async def test_a_commit_that_is_repeated_after_its_call_failed_is_applied_once(
-    impatient_world: World, proxy: Proxy, when: Cut
+    world: World, proxy: Proxy, when: Cut
 ) -> None:
-    task, other = await impatient_world.start_claimed("a"), await impatient_world.start_claimed("b")
+    task, other = await world.start_claimed("a"), await world.start_claimed("b")
     commits = [
         turn(other, logs=[log_line("first")], starts=[NewRun(FLOW, "child")]),
         turn(task, logs=[log_line("precious")]),
     ]
     proxy.cut("precious", when, stays_down=True)
     with pytest.raises(StoreUnavailableError):
-        await impatient_world.store.commit(commits)
+        await world.store.commit(commits)
     proxy.restore()
 
-    results = await impatient_world.store.commit(commits)
+    results = await world.store.commit(commits)
 
     assert [one.verdict for one in results] == [Verdict.APPLIED] * 2
     assert [one.created for one in results[0].started] == [True]
-    assert len(await impatient_world.store.read(LogsQuery(task.run))) == 1
-    assert len(await impatient_world.store.read(LogsQuery(other.run))) == 1
+    assert len(await world.store.read(LogsQuery(task.run))) == 1
+    assert len(await world.store.read(LogsQuery(other.run))) == 1
 
 
 @BEFORE_AND_AFTER
@@ -334,16 +316,16 @@ async def test_claimed_tasks_are_not_lost(world: World, proxy: Proxy, when: Cut)
         assert (await world.commit(claim.task)).verdict is Verdict.APPLIED
 
 
-async def test_tasks_of_a_failed_claim_are_returned_by_the_next_claim(impatient_world: World, proxy: Proxy) -> None:
-    await impatient_world.start("a")
-    await impatient_world.claim("precious", limit=0)
+async def test_tasks_of_a_failed_claim_are_returned_by_the_next_claim(world: World, proxy: Proxy) -> None:
+    await world.start("a")
+    await world.claim("precious", limit=0)
     proxy.cut("precious", Cut.AFTER, stays_down=True)
     with pytest.raises(StoreUnavailableError):
-        await impatient_world.claim("precious")
+        await world.claim("precious")
     proxy.restore()
-    assert (await impatient_world.find("a")).owner == "precious"
+    assert (await world.find("a")).owner == "precious"
 
-    first, second = await impatient_world.claim("precious"), await impatient_world.claim("precious")
+    first, second = await world.claim("precious"), await world.claim("precious")
 
     assert [claim.task.epoch for claim in first.claims] == [1]
     assert list(second.claims) == []
@@ -569,23 +551,21 @@ async def test_units_are_advanced_once(world: World, proxy: Proxy, when: Cut, st
 
 
 @BEFORE_AND_AFTER
-async def test_finished_transactions_of_a_batch_are_not_repeated(
-    impatient_world: World, proxy: Proxy, when: Cut
-) -> None:
+async def test_finished_transactions_of_a_batch_are_not_repeated(world: World, proxy: Proxy, when: Cut) -> None:
     """The second advance removes a unit that the first one added, so they are two transactions."""
-    first, second = await impatient_world.graph("a", unit(1), unit(2))
+    first, second = await world.graph("a", unit(1), unit(2))
     first_advance, second_advance = done(first, new_units=[unit(3)]), done(second, key="precious", removed_units=[3])
     arguments = ([first_advance, second_advance, done(first)], Claimant("w1", LEASE, ["default"]), 1)
     proxy.cut("precious", when, stays_down=True)
     with pytest.raises(StoreUnavailableError):
-        await impatient_world.store.advance(*arguments)
+        await world.store.advance(*arguments)
     proxy.restore()
 
-    committed = await impatient_world.store.advance(*arguments)
+    committed = await world.store.advance(*arguments)
 
     assert list(committed.applied) == [True, True, False]
     assert [task.unit for task in committed.claimed] == [3, 0]
-    assert [held.unit for held in await impatient_world.store.heartbeat("w1", LEASE)] == [0]
+    assert [held.unit for held in await world.store.heartbeat("w1", LEASE)] == [0]
 
 
 @BEFORE_AND_AFTER
@@ -728,37 +708,46 @@ async def test_calls_wait_for_a_server_that_restarts(clock: FakeClock) -> None:
         server.remove()
 
 
-async def test_a_server_that_stays_unavailable_is_an_error_after_the_timeout(
-    impatient_world: World, proxy: Proxy
-) -> None:
+async def test_a_server_that_stays_unavailable_is_an_error_after_the_timeout(world: World, proxy: Proxy) -> None:
     proxy.cut("precious", Cut.BEFORE, stays_down=True)
 
     with pytest.raises(StoreUnavailableError, match=r"cannot be reached|broke"):
-        await impatient_world.create("precious")
+        await world.create("precious")
 
     proxy.restore()
-    assert (await impatient_world.create("precious")).created
+    assert (await world.create("precious")).created
 
 
 async def test_a_call_that_deadlocked_is_repeated(url: str, other: asyncpg.Connection, clock: FakeClock) -> None:
-    # PostgreSQL looks for a deadlock once, this long after a wait begins: the other wait must have begun by then.
-    store = PostgresStore(f"{url}&deadlock_timeout=500ms", clock=clock, random=SystemRandomness())
+    # PostgreSQL looks for a deadlock once, this long after a wait begins. The store's second wait is the last of the
+    # cycle, so the store's transaction is the one that is rolled back.
+    store = PostgresStore(f"{url}&deadlock_timeout=100ms", clock=clock, random=SystemRandomness())
     await store.open()
     world = World(store, clock)
-    a, b = await world.start("a"), await world.start("b")
-    await other.execute("SET deadlock_timeout = '1min'")
-    await other.execute("BEGIN")
+    a, b, c = await world.start("a"), await world.start("b"), await world.start("c")
+    first = await asyncpg.connect(url)
     lock = "SELECT FROM holdfast.holdfast_task WHERE run = $1 FOR UPDATE"
-    await other.fetch(lock, b.run)
-    requests = asyncio.create_task(store.send([NewEvent(FLOW, "a", "go"), NewEvent(FLOW, "b", "go")]))
-    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    while not await other.fetchval(waits):
-        await asyncio.sleep(0.01)
+    for connection, run in ((first, b.run), (other, c.run)):
+        await connection.execute("SET deadlock_timeout = '1h'")
+        await connection.execute("BEGIN")
+        await connection.fetch(lock, run)
+    requests = asyncio.create_task(store.send([NewEvent(FLOW, one, "go") for one in "abc"]))
+    await _until_waiting(first, 1)  # the store has a, and waits for b
+    crossing = asyncio.create_task(other.fetch(lock, a.run))
+    await _until_waiting(first, 2)
+    await first.execute("COMMIT")  # the store has a and b, and waits for c
 
-    await other.fetch(lock, a.run)  # now each waits for the other, until the store's transaction is rolled back
+    await crossing  # the store's transaction was rolled back
     assert not requests.done()
     await other.execute("COMMIT")
 
-    assert [sent.accepted for sent in await requests] == [True, True]
+    assert [sent.accepted for sent in await requests] == [True, True, True]
     assert len(await world.undelivered(a.run)) == 1
+    await first.close()
     await store.close()
+
+
+async def _until_waiting(connection: asyncpg.Connection, count: int) -> None:
+    waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+    while await connection.fetchval(waiting) < count:
+        await asyncio.sleep(0.01)

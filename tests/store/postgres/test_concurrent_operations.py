@@ -215,7 +215,7 @@ async def test_events_move_to_a_successor_in_one_statement(
     for _ in range(10):
         await store.send([NewEvent(FLOW, "a", "go", payload=b"%d" % n) for n in range(300)])
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         new = await world.continue_run(task)
 
     count = "SELECT count(*), min(n), max(n) FROM holdfast.holdfast_event WHERE run = $1"

@@ -30,9 +30,9 @@ async def test_a_latin1_database_holds_any_text_and_shows_it() -> None:
         return text
 
     async with app:
-        assert await (await app.start(flow, TEXT)).result(timeout=10) == TEXT
+        assert await (await app.start(flow, TEXT)).result(timeout=60) == TEXT
         run = await app.start(graph, TEXT)
-        assert await run.result(timeout=10) == {"one": TEXT}
+        assert await run.result(timeout=60) == {"one": TEXT}
     connection = await asyncpg.connect(app.url)
     try:
         [value] = await connection.fetch("SELECT value FROM holdfast.holdfast_graph_fact WHERE key = 'result/one'")

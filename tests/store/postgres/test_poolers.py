@@ -87,7 +87,7 @@ async def test_a_listener_behind_a_session_pooler_receives_notifications(url: st
     async def connect() -> SessionPooler:
         return SessionPooler(await asyncpg.connect(url))
 
-    async with _listener(connect) as listener, asyncio.timeout(10):
+    async with _listener(connect) as listener, asyncio.timeout(60):
         while not listener._receives:
             await asyncio.sleep(0.01)
 

@@ -207,7 +207,8 @@ async def test_stopping_a_run_waits_for_a_claim_of_its_unit(
 
     stopping = asyncio.ensure_future(_stop(world, stop, run_task))
     await wait_until_blocked(url, stopping)
-    async with asyncio.timeout(0.9):  # less than the server takes to find a deadlock
+    await other.execute("SET LOCAL deadlock_timeout = '10ms'")  # of two waits that cross, this is the second
+    async with asyncio.timeout(60):
         await other.execute("UPDATE holdfast.holdfast_run SET status = 'active' WHERE id = $1", run)
     await other.execute("COMMIT")
 

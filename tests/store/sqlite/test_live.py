@@ -247,7 +247,7 @@ async def test_reads_continue_in_a_database_in_memory(clock: FakeClock, options:
     live = await store.begin()
     await live.execute("CREATE TABLE theirs (a)", ())
 
-    [found] = await asyncio.wait_for(store.read(RunByName(FLOW, "a")), 5)
+    [found] = await asyncio.wait_for(store.read(RunByName(FLOW, "a")), 60)
 
     assert found.instance_id == "a"
     await live.rollback()
@@ -264,7 +264,7 @@ async def test_in_memory_a_read_does_not_wait_for_a_transaction_that_opens_befor
     await store.create([NewRun(FLOW, "a")])
 
     reading = store.read(RunByName(FLOW, "a"))
-    live, [found] = await asyncio.wait_for(asyncio.gather(store.begin(), reading), 2)
+    live, [found] = await asyncio.wait_for(asyncio.gather(store.begin(), reading), 60)
 
     assert found.instance_id == "a"
     await live.rollback()
@@ -368,7 +368,7 @@ async def test_other_calls_wait_while_a_statement_runs(world: World, store: Sqli
     assert not call.done()
     await live.rollback()
 
-    assert (await asyncio.wait_for(call, 5)).created
+    assert (await asyncio.wait_for(call, 60)).created
     await asyncio.gather(endless, return_exceptions=True)
 
 

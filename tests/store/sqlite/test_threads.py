@@ -103,12 +103,12 @@ async def test_reads_that_wait_for_the_thread_are_handed_over_together(
 
     def run_when_allowed(jobs: Any) -> None:
         batches.append(len(jobs))
-        may_read.wait(timeout=20)
+        may_read.wait(timeout=60)
         run(jobs)
 
     monkeypatch.setattr(reader.runner, "run", run_when_allowed)
     long = asyncio.ensure_future(store.read(StatsQuery()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while batches != [1]:  # until the thread has the long read
             await asyncio.sleep(0.001)
     reads = [asyncio.ensure_future(store.read(RunByName(FLOW, "a", None))) for _ in range(20)]
