@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import httpx._transports.default as httpx_transports
+import hypothesis
 import pytest
 import pytest_asyncio
 
@@ -40,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(apps)
     hostile.configure(config)
     postgres_connections.install()
+    # A time limit for an example would measure the machine. Under CI, Hypothesis itself loads a profile without one.
+    if hypothesis.settings.get_current_profile_name() == "default":
+        slow = [hypothesis.HealthCheck.too_slow]
+        hypothesis.settings.register_profile("holdfast", deadline=None, suppress_health_check=slow)
+        hypothesis.settings.load_profile("holdfast")
     # A session that a shell started in the background ignores these signals, and so would the processes of its tests.
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
