@@ -382,7 +382,7 @@ class Stats:
     slowest_steps: list[StepStats]
     """Steps of the latest runs, the slowest first."""
     step_p95: dict[str, float]
-    """By workflow: 95 % of the steps of its latest runs took at most this long, in seconds."""
+    """95th percentile of the durations of steps in the latest runs, by workflow, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

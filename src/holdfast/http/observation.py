@@ -53,7 +53,7 @@ class StatsBody(TypedDict):
     """Counts of the last hour by name of the error."""
     slowestSteps: list[SlowStep]
     stepP95Ms: dict[str, float]
-    """By workflow: 95 % of the steps of its latest runs took at most this long."""
+    """95th percentile of the durations of steps in the latest runs, by workflow."""
 
 
 class WorkerBody(TypedDict):

@@ -93,7 +93,7 @@ class ItemBody(TypedDict):
 
 
 class ItemTimes(TypedDict):
-    """How long the items that have a result took, from their start to their result."""
+    """Durations of the items that have a result, from their start to their result."""
 
     p50Ms: Milliseconds
     p95Ms: Milliseconds
