@@ -60,11 +60,22 @@ class Child:
             os.kill(self.pid, number)
 
     async def end(self, number: int = signal.SIGTERM, seconds: float = 120) -> int:
-        """Send a signal that ends the process; returns the exit code."""
+        """Send a signal that ends the process; returns the exit code. SIGTERM is sent when the process handles it."""
+        if number == signal.SIGTERM:
+            await until(lambda: not self.alive or self._catches(number), "the process does not start", seconds)
         self.send(number)
         await until(lambda: not self.alive, lambda: f"the process does not stop: {self.log_text()[-3000:]}", seconds)
         assert self.code is not None
         return self.code
+
+    def _catches(self, number: int) -> bool:
+        """True if the process has a handler for a signal, or if this system does not tell."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except FileNotFoundError:
+            return True
+        [caught] = [line for line in status.splitlines() if line.startswith("SigCgt:")]
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -130,6 +130,7 @@ def test_an_incomplete_head_is_refused_after_a_timeout(
 
 def test_the_timeout_of_the_head_does_not_apply_to_the_body(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(bodies, "TIMEOUT_S", 60.0)
     with closing(connect(address)) as connection:
         connection.sendall(f"{CREATE}Content-Length: 2\r\nConnection: close\r\n\r\n".encode())
         time.sleep(2.5)

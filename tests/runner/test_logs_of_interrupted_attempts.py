@@ -187,8 +187,12 @@ async def test_lines_of_a_graph_that_is_ended_are_kept(app: Holdfast, h: Harness
     assert await messages(run) == ["first"]
 
 
-async def test_lines_in_a_thread_are_kept_when_another_process_terminates_the_run(make_app: MakeApp) -> None:
-    app, other = make_app(worker=WorkerConfig(lease="5 seconds")), make_app()
+@pytest.mark.parametrize("lease", ["1 second", "1 hour"])
+async def test_lines_in_a_thread_are_kept_when_another_process_terminates_the_run(
+    make_app: MakeApp, lease: str
+) -> None:
+    """A heartbeat, or with a long lease the record of the running step, shows that the run has ended."""
+    app, other = make_app(worker=WorkerConfig(lease=lease)), make_app()
     go_on, entered = threading.Event(), threading.Event()
 
     @app.workflow

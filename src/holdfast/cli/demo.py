@@ -28,7 +28,7 @@ from holdfast.cli.demo_order import LEASE_SECONDS, STEPS, Order, Shipped, order_
 from holdfast.cli.demo_process import WorkerProcess
 
 _POLL_SECONDS = 0.05
-_TIMEOUT_SECONDS = 25
+_TIMEOUT_SECONDS = 120
 _EXPECTED = Shipped(payment="paid 125", label="label for o-1", parcel="parcel with teapot", approved_by="ann")
 
 

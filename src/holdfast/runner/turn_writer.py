@@ -144,6 +144,8 @@ class TurnWriter:
             return await self._write_commit(*self._merge(commit), None)
         self._announce(observed)
         [committed] = await self._context.committer.commit([commit])
+        if committed.verdict is _LOST:
+            self._add_late((), observed.logs)
         return committed
 
     def _merge(self, commit: Commit) -> tuple[Commit, list[_BufferedDecision]]:
