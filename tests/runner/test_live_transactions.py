@@ -23,7 +23,7 @@ from holdfast import (
     WorkerConfig,
     step_info,
 )
-from holdfast.store.protocol import Commit, Committed, Verdict
+from holdfast.store.protocol import Commit, Committed, FactState, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
 from holdfast.testing import Harness
@@ -643,3 +643,42 @@ async def test_a_worker_checks_its_ownership_after_a_failed_commit_before_it_cal
         await asyncio.wait_for(lost.wait(), 60)
     assert calls == ["sell"]
     assert left(file) == 3
+
+
+async def test_a_transaction_does_not_overtake_buffered_results_that_are_being_written(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, committing = asyncio.Event(), SqliteStore.commit
+
+    async def refuse_record(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
+        records = [fact for one in commits for fact in one.observed.facts if fact.state == FactState.START]
+        if records and not refused.is_set():
+            refused.set()
+            raise StoreUnavailableError("the record of the running step is written later")
+        return await committing(store, commits)
+
+    monkeypatch.setattr(SqliteStore, "commit", refuse_record)
+
+    @shop.step
+    async def count() -> int:
+        return 1
+
+    @shop.step
+    async def wait() -> None:
+        await refused.wait()
+
+    @shop.step
+    async def sell(tx: Transaction, number: int) -> int:
+        return await tx.execute("UPDATE stock SET left = left - ?", number)
+
+    @shop.workflow(persist="task")
+    async def order(_ctx: Context) -> int:
+        number = await count()
+        await wait()
+        return await sell(number)
+
+    async with shop:
+        run = await shop.start(order)
+        assert await run.result(timeout=60) == 1
+        assert [step.step_key for step in (await run.history()).steps] == ["count", "wait", "sell"]
+    assert left(file) == 2

@@ -34,6 +34,7 @@ FOUND_BY = {
     "items_dropped_if_one_fails": 56,
     "event_ids_ignored": 1,
     "lanes_of_all_versions": 9,
+    "transaction_overtakes_record": 3520,
     "late_results_for_any_run": 17,
     "late_results_not_added": 112,
     "loss_not_reported": 2,

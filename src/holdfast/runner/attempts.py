@@ -78,14 +78,22 @@ class RunningAttempt(Attempt):
     """A running attempt of a step. ``report`` receives its outcome, possibly before ``start`` returns."""
 
     __slots__ = (
-        "_alarm", "_finished", "_future", "_live", "_permit", "_ports", "_recorded", "_report", "_task", "_thread_call",
-        "_tx", "waiting",
+        "_alarm", "_finished", "_future", "_live", "_permit", "_ports", "_recorded", "_records_written", "_report",
+        "_task", "_thread_call", "_tx", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, call: Call, run: RunRecord, task: TaskRef, ports: Ports, report: Callable[[Outcome], None]
+        self,
+        call: Call,
+        run: RunRecord,
+        task: TaskRef,
+        ports: Ports,
+        report: Callable[[Outcome], None],
+        records_written: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """``records_written``: waits until no commit of the turn is under way, before a live transaction begins."""
         super().__init__(call.key, call.attempt, run, call, ports.now_ms(), ports.engine)
+        self._records_written = records_written
         self._task = task
         self._ports = ports
         self._report = report
@@ -239,6 +247,8 @@ class RunningAttempt(Attempt):
     async def _run_in_transaction(self) -> None:
         """Await a step inside a live transaction. A successful outcome hands the transaction over to the turn."""
         try:
+            if self._records_written is not None:
+                await self._records_written()
             self._live = await self._ports.begin_transaction()
             self._tx = tx = Transaction(self._live, _request_factory(self._ports, self.pid))
             args, kwargs = self.call.arguments(tx)

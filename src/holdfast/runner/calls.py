@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.kernel.driver import Call, Decision, Outcome
@@ -27,6 +28,8 @@ class CallsInFlight:
     """Keys and numbers of attempts whose settlements may be written already."""
     last_heartbeats: Sequence[Fact] = ()
     """Last heartbeats of failed attempts; they are stored before the failures."""
+    recording: asyncio.Task[None] | None = None
+    """Writes the records of running attempts; None: no records are being written."""
 
     def __init__(self, context: TurnContext, claim: Claim, outcomes: OutcomeQueue, turn_input: TurnInput) -> None:
         self.claim = claim
@@ -50,7 +53,8 @@ class CallsInFlight:
             if self._stopping or (self._limited and not self._context.budget.take()):
                 self.unstarted = True
                 continue
-            attempt = RunningAttempt(call, self.claim.run, self.claim.task, self._context.ports, self._report)
+            claim, ports = self.claim, self._context.ports
+            attempt = RunningAttempt(call, claim.run, claim.task, ports, self._report, self.records_written)
             self._running[attempt.key] = attempt
             if self._context.permits is not None and (limits := _limits_of(call)):
                 self._start_limited(attempt, limits)
@@ -132,6 +136,16 @@ class CallsInFlight:
         transaction ends only with a commit of this turn.
         """
         return bool(self._running) and any(running.in_transaction for running in self._running.values())
+
+    async def records_written(self) -> None:
+        """Wait until the records that are being written are stored.
+
+        A commit under way may contain buffered decisions. The commit of a live transaction does not wait for it, since
+        it could wait for the locks of the transaction. So a live transaction begins only afterwards: its commit would
+        overtake the decisions that came before it, and release the task without them.
+        """
+        if self.recording is not None:
+            await asyncio.wait([self.recording])
 
     # --- outcomes
 

@@ -18,9 +18,6 @@ _log = logging.getLogger("holdfast")
 class RunningRecords:
     """Writes START facts and log lines of a turn's running attempts, in the background."""
 
-    writing: asyncio.Task[None] | None = None
-    """The asyncio task that writes; None: nothing is being written."""
-
     def __init__(self, pid: str, owner: str, calls: CallsInFlight, writer: TurnWriter) -> None:
         self._pid = pid
         self._owner = owner
@@ -29,13 +26,14 @@ class RunningRecords:
 
     def write(self, signal: Callable[[Signal | None], None]) -> asyncio.Task[None] | None:
         """Start writing what is not stored yet; ``signal`` receives the signal in the store's reply."""
-        if self.writing is None and self._calls.running and not self._calls.in_transaction:
-            started, logs = self._calls.new_records()
+        calls = self._calls
+        if calls.recording is None and calls.running and not calls.in_transaction:
+            started, logs = calls.new_records()
             if started or logs:  # a task for each run in flight, every half second, would be most of the work
                 facts = [fact._replace(value=codec.encode({"owner": self._owner}, what="owner")) for fact in started]
-                self.writing = asyncio.get_running_loop().create_task(self._write(facts, logs, signal))
-                self.writing.add_done_callback(self._done)
-        return self.writing
+                calls.recording = asyncio.get_running_loop().create_task(self._write(facts, logs, signal))
+                calls.recording.add_done_callback(self._done)
+        return calls.recording
 
     async def _write(self, facts: Sequence[Fact], logs: Sequence[Log], signal: Callable[[Signal | None], None]) -> None:
         committed = await self._writer.write_interim(Observed(facts=facts, logs=logs))
@@ -49,7 +47,7 @@ class RunningRecords:
             signal(committed.signal)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self.writing = None
+        self._calls.recording = None
         if not task.cancelled() and task.exception() is not None:
             _log.warning("could not record the running steps of %s: %r", self._pid, task.exception())
 

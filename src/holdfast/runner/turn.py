@@ -216,8 +216,8 @@ class Turn:
             if planned is None and calls.in_transaction:
                 writer.postpone(decision)
                 return None
-            if self._records is not None and self._records.writing is not None:
-                await asyncio.wait([self._records.writing])
+            if calls.recording is not None:
+                await calls.records_written()
             if writer.has_buffered and decision.transactional:
                 # The database may reject the statements; buffered decisions must not be rejected with them.
                 await writer.flush(machine)
