@@ -476,6 +476,19 @@ def test_json_is_sent_as_it_was_written(server: ScriptedServer) -> None:
     assert request.headers["content-type"] == "application/json"
 
 
+def test_limits_show_for_how_long_the_oldest_has_waited(server: ScriptedServer) -> None:
+    limit = {"name": "bank", "concurrency": 5, "rate": None, "used": 5, "waiting": 2, "keys": 1, "changed": False}
+    idle = limit | {"name": "idle", "used": 0, "waiting": 0, "oldestWaiting": None}
+    since = (datetime.now(UTC) - timedelta(hours=3, minutes=20, seconds=30)).isoformat().replace("+00:00", "Z")
+    server.responses.append(Response(200, {"limits": [limit | {"oldestWaiting": since}, idle]}))
+
+    head, bank, other = run(server, "limits", "list").stdout.splitlines()
+
+    assert head.split()[:5] == ["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "OLDEST"]
+    assert bank.split()[:5] == ["bank", "5", "5", "2", "3h20m"]
+    assert other.split()[:5] == ["idle", "5", "0", "0", "-"]
+
+
 def test_the_values_of_a_limit_are_changed_and_removed(server: ScriptedServer) -> None:
     limit = {"name": "bank", "concurrency": None, "rate": None, "used": 0, "waiting": 0, "changed": True}
     weighted = limit | {"fair": True, "weights": {"acme": 2.0, "other": 0.5}}

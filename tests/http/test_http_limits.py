@@ -52,19 +52,28 @@ async def test_the_keys_of_a_limit_show_what_they_use_and_what_waits() -> None:
     async with Harness(app, seed=3) as h, client_of(app.asgi()) as http:
         virtual = Api(http)
         await h.start("tenant", Customer("acme"), id="a")
-        for n in range(3):
-            await h.start("tenant", Customer("globex"), id=f"g{n}")
+        await h.start("tenant", Customer("globex"), id="g0")
+        await h.run_until_idle()
+        await h.start("tenant", Customer("globex"), id="g1")
+        await h.run_until_idle()
+        since = iso(h.now())
+        await h.advance("1 minute")
+        await h.start("tenant", Customer("globex"), id="g2")
         await h.run_until_idle()
 
         both = await virtual.get(f"{BASE}/tenants/keys")
         one = await virtual.get(f"{BASE}/tenants/keys", count=1)
 
         assert both == {
-            "keys": [{"key": "globex", "used": 1, "waiting": 2}, {"key": "acme", "used": 1, "waiting": 0}],
+            "keys": [
+                {"key": "globex", "used": 1, "waiting": 2, "oldestWaiting": since},
+                {"key": "acme", "used": 1, "waiting": 0, "oldestWaiting": None},
+            ],
             "total": 2,
         }
         assert (one["keys"], one["total"]) == (both["keys"][:1], 2)
         [limit] = (await virtual.get(BASE))["limits"]
         assert (limit["used"], limit["waiting"], limit["rate"]["used"]) == (2, 2, 1)
+        assert limit["oldestWaiting"] == since
         assert await virtual.refused("GET", f"{BASE}/none/keys") == (404, "LIMIT_NOT_FOUND")
         assert await virtual.refused("GET", f"{BASE}/tenants/keys?count=101") == (400, "VALIDATION_ERROR")

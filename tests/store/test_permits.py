@@ -753,8 +753,94 @@ async def test_the_use_of_a_limit_by_key_counts_permits_in_use_and_waiting(world
 
     found = await world.store.read(LimitKeysQuery("tenants", 2))
 
-    assert found == (3, [LimitKeyUse("acme", 1, 2), LimitKeyUse("initech", 1, 1)])
+    now = world.now()
+    assert found == (3, [LimitKeyUse("acme", 1, 2, now), LimitKeyUse("initech", 1, 1, now)])
     assert await world.store.read(LimitKeysQuery("none", 2)) == (0, [])
+
+
+async def oldest(world: World, name: str = "bank") -> int | None:
+    """How long ago the oldest request was made that waits at a limit."""
+    [record] = await world.store.limits(ReadLimits(name))
+    return None if record.oldest_waiting is None else world.now() - record.oldest_waiting
+
+
+async def test_a_limit_shows_the_time_of_the_oldest_request_that_waits(world: World) -> None:
+    limited = await desk(world)
+    tasks = [await world.start_claimed(name) for name in "abcd"]
+    await limited.ask(tasks[0])
+    assert await oldest(world) is None
+    for task, priority in zip(tasks[1:], (2, 1, 1), strict=True):
+        world.clock.advance(10)
+        await limited.ask(task, priority=priority)
+
+    assert await oldest(world) == 20  # the request of the lowest priority
+    await limited.give_back(tasks[1])
+    assert await oldest(world) == 10
+    await limited.give_back(tasks[0])
+    assert await oldest(world) == 0
+    await limited.give_back(tasks[2])
+    assert await oldest(world) is None
+
+
+async def test_the_oldest_request_is_that_of_all_keys_and_of_each_key(world: World) -> None:
+    limited = await desk(world, tenants=LimitValues(concurrency=1))
+    for n, key in enumerate(("acme", "globex", "globex", "acme", "globex")):
+        await limited.ask(await world.start_claimed(f"r{n}"), "s", LimitKey("tenants", key), priority=-n)
+        world.clock.advance(10)
+
+    found = await world.store.read(LimitKeysQuery("tenants", 10))
+
+    waited = {one.key: world.now() - one.oldest_waiting for one in found.keys if one.oldest_waiting is not None}
+    assert waited == {"globex": 30, "acme": 20}
+    assert await oldest(world, "tenants") == 30
+
+
+async def test_a_request_waits_at_the_limit_without_room(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=1), shop=LimitValues(concurrency=1))
+    tasks = [await world.start_claimed(name) for name in "abc"]
+    await limited.ask(tasks[0], "s", BANK)
+    await limited.ask(tasks[1], "s", LimitKey("shop"))
+
+    await limited.ask(tasks[2], "s", BANK, LimitKey("shop"))
+    before = (await oldest(world), await oldest(world, "shop"))
+    world.clock.advance(10)
+    await limited.give_back(tasks[0])
+
+    assert before == (0, None)
+    assert (await oldest(world), await oldest(world, "shop")) == (None, 10)
+
+
+async def test_a_repeated_request_and_a_later_claim_keep_the_time_of_the_request(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.ask(second, "", attempt=0, park=True)
+    world.clock.advance(10)
+    await world.send("go", "b")
+    [claim] = (await world.claim("w2")).claims
+    world.clock.advance(10)
+
+    assert await limited.ask(claim.task, "", attempt=0) is WAITING
+    assert await limited.ask(claim.task, "", attempt=0) is WAITING
+
+    assert await oldest(world) == 20
+
+
+async def test_the_wait_of_an_attempt_that_was_lost_begins_again(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a", owner="w2"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.ask(second)
+    await world.store.heartbeat("w2", 10 * LEASE)
+    world.clock.advance(LEASE)
+    await world.store.reap(10)
+    assert await oldest(world) is None
+
+    [claim] = (await world.claim("w2")).claims
+    await limited.ask(claim.task)
+    world.clock.advance(10)
+
+    assert await oldest(world) == 10
 
 
 async def test_a_limit_counts_the_tokens_of_its_rate_until_they_come_back(world: World) -> None:

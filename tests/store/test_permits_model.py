@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -17,6 +18,7 @@ from holdfast.store.protocol import (
     DeclareLimits,
     Finish,
     LimitKey,
+    LimitKeysQuery,
     LimitValues,
     Pace,
     PermitExchange,
@@ -65,6 +67,8 @@ class Model:
     limits: dict[str, LimitValues]
     held: dict[tuple[int, str], tuple[TaskRef, list[LimitKey]]] = field(default_factory=dict)
     waiting: dict[tuple[int, str], tuple[TaskRef, list[LimitKey]]] = field(default_factory=dict)
+    requested: dict[tuple[int, str], int] = field(default_factory=dict)
+    """The times of the requests."""
     buckets: dict[LimitKey, Bucket] = field(default_factory=dict)
 
     def used(self) -> Counter[LimitKey]:
@@ -137,6 +141,7 @@ class Players:
         names = self.random.sample(_NAMES, self.random.randint(1, 3))
         keys = [LimitKey(name, "" if name == "gamma" else self.random.choice(_KEYS)) for name in names]
         self.model.waiting[task.run, step] = (task, keys)
+        self.model.requested[task.run, step] = self.world.now()
         asked = PermitRequest(task, step, 1, keys, self.random.randint(0, 2))
         reply = await self.world.store.exchange_permits(PermitExchange(task.owner, requests=[asked]))
         self.granted(reply)
@@ -169,6 +174,7 @@ class Players:
             task, step = self.random.choice(tasks), f"s{next(self._steps)}"
             wanted = keys if self.random.random() < 0.8 else [LimitKey("alpha", self.random.choice(_KEYS))]
             self.model.waiting[task.run, step] = (task, wanted)
+            self.model.requested[task.run, step] = self.world.now()
             asked.append(PermitRequest(task, step, 1, wanted, self.random.randint(0, 2)))
         returns = [PermitReturn(task, step, 1) for (_, step), task in ended]
         reply = await self.world.store.exchange_permits(PermitExchange(owner, returns, asked))
@@ -219,11 +225,20 @@ class Players:
         used: Counter[str] = Counter()
         for key, n in self.model.used().items():
             used[key.name] += n
-        waits = 0
+        waits, oldest = 0, []
         for record in await self.world.store.limits(ReadLimits()):
             assert record.used == used[record.name], f"{record.name}: a permit is lost or counted twice"
             waits += record.waiting
+            oldest.append(record.oldest_waiting)
+            by_key = (await self.world.store.read(LimitKeysQuery(record.name, 100))).keys
+            assert sum(one.waiting for one in by_key) == record.waiting
+            assert _first(one.oldest_waiting for one in by_key) == record.oldest_waiting
         assert waits == len(self.model.waiting)
+        assert _first(oldest) == _first(self.model.requested[permit] for permit in self.model.waiting)
+
+
+def _first(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _limits(random: Random) -> dict[str, LimitValues]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.observe import queue_table
+from holdfast.cli.observe import age, queue_table
 from holdfast.cli.options import read_seconds, remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
 
@@ -24,7 +24,7 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the
 LimitName = Annotated[str, typer.Argument(metavar="LIMIT", help="The name of the limit.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Audited with the change.")]
 _POLL_SECONDS = 0.5
-_COLUMNS = ["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "RATE", "KEYS", "FAIR", "CHANGED"]
+_COLUMNS = ["LIMIT", "CONCURRENCY", "IN_USE", "WAITING", "OLDEST", "RATE", "KEYS", "FAIR", "CHANGED"]
 
 
 @remote_command
@@ -140,6 +140,9 @@ def about() -> None:
 def list_limits(remote: Remote) -> None:
     """List the limits by name, with their use.
 
+    WAITING is the number of attempts, nodes and runs that wait for the limit, OLDEST the time for which the one that has
+    waited the longest has waited.
+
     \b
     Examples:
       holdfast limits list
@@ -250,13 +253,14 @@ def _fairness(limit: Fields) -> str:
 def _row(limit: Fields) -> list[Text]:
     from holdfast.cli.output import line
 
-    rate = limit.fields("rate")
+    rate, oldest = limit.fields("rate"), limit.time("oldestWaiting")
     concurrency = limit.number("concurrency")
     texts = (
         limit.text("name"),
         "-" if concurrency is None else str(concurrency),
         str(limit.number("used") or 0),
         str(limit.number("waiting") or 0),
+        "-" if oldest is None else age(oldest),
         f"{rate.number('count')}/{rate.number('perMs')}ms, burst {rate.number('burst')}" if rate else "-",
         str(limit.number("keys") or 0),
         _fairness(limit),

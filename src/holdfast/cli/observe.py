@@ -147,7 +147,7 @@ def _throughput(found: Fields) -> str:
     started, ended = found.number("startedPerMinute") or 0, found.number("endedPerMinute") or 0
     hour = f"{found.number('startedLastHour') or 0} and {found.number('endedLastHour') or 0} in the last hour"
     due, oldest = found.number("due") or 0, found.time("oldestDue")
-    waiting = f"{due} due" + ("" if oldest is None else f", the oldest for {_age(oldest)}")
+    waiting = f"{due} due" + ("" if oldest is None else f", the oldest for {age(oldest)}")
     workers = found.number("workers") or 0
     return (
         f"{started} started and {ended} ended in the last minute ({hour}); {waiting}; {count_text(workers, 'worker')}"
@@ -180,7 +180,7 @@ def queue_table(found: list[Fields]) -> Table:
     for queue in found:
         oldest = queue.time("oldestDue")
         numbers = [str(queue.number(name) or 0) for name in ("due", "running", "workers")]
-        age = "-" if oldest is None else _age(oldest)
+        age = "-" if oldest is None else age(oldest)
         state = "paused" if queue.true("paused") else "open"
         rows.append([line(text) for text in (queue.text("name"), *numbers, age, state)])
     return table(["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST", "STATE"], rows)
@@ -221,7 +221,7 @@ def _overview(remote: Remote) -> RenderableType:
     return Group(*parts)
 
 
-def _age(since: datetime) -> str:
+def age(since: datetime) -> str:
     """The time since then, without spaces: 250ms, 12s, 5m10s, 3h20m."""
     seconds = max(0.0, (datetime.now(UTC) - since).total_seconds())
     if seconds < 1:

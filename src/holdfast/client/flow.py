@@ -147,6 +147,7 @@ def _info(record: LimitRecord) -> LimitInfo:
     return LimitInfo(
         record.name, values.concurrency, _rate(values), values.fair, values.weights, record.used, record.waiting,
         record.keys, changed=record.declared != values, rate_used=record.tokens,
+        oldest_waiting=None if record.oldest_waiting is None else from_ms(record.oldest_waiting),
     )  # fmt: skip
 
 

@@ -326,6 +326,8 @@ class LimitInfo:
     """The values were set at run time, and differ from those in the code."""
     rate_used: int = 0
     """Starts that count against the burst of the rate now, under the key that has started the most."""
+    oldest_waiting: datetime | None = None
+    """The time since when the attempt, node or run that has waited the longest waits; None: none waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,21 @@ from starlette.responses import Response
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
 from holdfast.core.durations import to_ms
+from holdfast.core.model import from_ms
 from holdfast.core.rate import Rate
 from holdfast.core.records import LimitInfo
 from holdfast.http.admission import admitted
 from holdfast.http.auth import Scope
 from holdfast.http.backend import Backend
 from holdfast.http.queries import check_query
+from holdfast.http.response_bodies import optional_date
 from holdfast.http.responses import reply
 from holdfast.http.spec import Spec
 from holdfast.http.start_options import Duration
 from holdfast.http.strict import strict
-from holdfast.http.wire import Count
+from holdfast.http.wire import Count, Date
 from holdfast.http.wire_requests import Reason
+from holdfast.store.protocol import LimitKeyUse
 
 _MAX_COUNT = 1_000_000_000
 
@@ -65,6 +68,8 @@ class LimitBody(TypedDict):
     weights: dict[str, float]
     used: Count
     waiting: Count
+    oldestWaiting: Date | None
+    """The time since when the one that has waited the longest waits."""
     keys: Count
     changed: bool
 
@@ -77,6 +82,7 @@ class LimitKeyBody(TypedDict):
     key: str
     used: Count
     waiting: Count
+    oldestWaiting: Date | None
 
 
 class LimitKeysBody(TypedDict):
@@ -107,8 +113,7 @@ class LimitRoutes:
         """The use of a limit by key."""
         check_query(request, query)
         found = await self._client().flow.limit_keys(limit, query.count)
-        keys: list[LimitKeyBody] = [{"key": one.key, "used": one.used, "waiting": one.waiting} for one in found.keys]
-        body: LimitKeysBody = {"keys": keys, "total": found.total}
+        body: LimitKeysBody = {"keys": [_key(one) for one in found.keys], "total": found.total}
         return reply(body)
 
     async def change(self, request: Request, limit: LimitName) -> Response:
@@ -134,6 +139,11 @@ def limit_routes(backend: Backend) -> Sequence[Spec]:
     ]
 
 
+def _key(one: LimitKeyUse) -> LimitKeyBody:
+    oldest = None if one.oldest_waiting is None else from_ms(one.oldest_waiting)
+    return {"key": one.key, "used": one.used, "waiting": one.waiting, "oldestWaiting": optional_date(oldest)}
+
+
 def _limit(limit: LimitInfo) -> LimitBody:
     rate = limit.rate
     shown: RateBody | None = None
@@ -152,6 +162,7 @@ def _limit(limit: LimitInfo) -> LimitBody:
         "weights": dict(limit.weights),
         "used": limit.used,
         "waiting": limit.waiting,
+        "oldestWaiting": optional_date(limit.oldest_waiting),
         "keys": limit.keys,
         "changed": limit.changed,
     }

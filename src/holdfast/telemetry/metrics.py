@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.facts import Fact, FactState
-from holdfast.core.model import StepType
+from holdfast.core.model import StepType, to_ms
 from holdfast.core.records import LimitInfo
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.store.protocol import (
@@ -165,6 +165,7 @@ class Metrics(Telemetry):
             lines += _gauges(stats)
             lines += _LIMIT_USED.lines(((limit.name,), limit.used) for limit in limits)
             lines += _LIMIT_WAITING.lines(((limit.name,), limit.waiting) for limit in limits)
+            lines += _LIMIT_OLDEST.lines(((limit.name,), _seconds(limit, stats.at)) for limit in limits)
         return "\n".join(lines) + "\n" + _other_metrics()
 
 
@@ -175,6 +176,11 @@ _OLDEST = Gauge(
 )
 _LIMIT_USED = Gauge("holdfast_limit_in_use", "Permits of a limit that are in use, over all keys.", ["limit"])
 _LIMIT_WAITING = Gauge("holdfast_limit_waiting", "Attempts, nodes and runs that wait at a limit.", ["limit"])
+_LIMIT_OLDEST = Gauge(
+    "holdfast_limit_oldest_waiting_seconds",
+    "Time for which the attempt, node or run that has waited the longest at a limit has waited.",
+    ["limit"],
+)
 _WORKERS = Gauge("holdfast_workers_alive", "Workers whose lease has not expired.")
 
 NAMES = (
@@ -182,6 +188,7 @@ NAMES = (
     "holdfast_step_duration_seconds", "holdfast_start_latency_seconds", "holdfast_commit_seconds",
     "holdfast_queue_due", "holdfast_queue_oldest_due_seconds", "holdfast_workers_alive", "holdfast_runs",
     "holdfast_lease_takeovers_total", "holdfast_parked_total", "holdfast_limit_in_use", "holdfast_limit_waiting",
+    "holdfast_limit_oldest_waiting_seconds",
 )  # fmt: skip
 
 
@@ -196,6 +203,10 @@ def _gauges(stats: StoreStats) -> list[str]:
         *_OLDEST.lines(ages),
         *_WORKERS.lines([((), stats.workers_alive)]),
     ]
+
+
+def _seconds(limit: LimitInfo, now_ms: int) -> float:
+    return 0.0 if limit.oldest_waiting is None else max(0, now_ms - to_ms(limit.oldest_waiting)) / 1000
 
 
 def _reason(note: str) -> str:

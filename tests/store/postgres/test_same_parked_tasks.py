@@ -37,7 +37,8 @@ _OWNERS = ("w1", "w2")
 _QUEUES = ("default", "bulk")
 _KEYS = ("", "x", "y", "z")
 _PERMITS = """
-    SELECT r.instance_id, p.unit, p.step, p.attempt, p.state, p.priority, p.until_end, p.owner, p.epoch, p.parked
+    SELECT r.instance_id, p.unit, p.step, p.attempt, p.state, p.priority, p.until_end, p.owner, p.epoch, p.parked,
+           p.requested_at
       FROM holdfast_permit AS p JOIN holdfast_run AS r ON r.id = p.run"""
 _TASKS = """
     SELECT r.instance_id, r.status, t.unit, t.owner, t.epoch, t.signal, t.has_tokens, t.queue,

@@ -65,6 +65,8 @@ COUNTING |= {("queues", "move_runs"), ("queues", "move_tasks")}
 COUNTING |= {("permits", "make_queue_due"), ("permits", "withdraw_queue")}
 # The keys of one limit that are in use or waited for, not the waiting permits.
 COUNTING |= {("permits", "keys")}
+# The groups that wait at one limit, not their waiting permits. h: the first permits of these groups.
+SMALL |= {"h", "head"}
 # The index has only the blobs without references, of which a bounded number is read.
 COUNTING |= {("blobs", "garbage")}
 # The statement groups and sorts a bounded number of rows.

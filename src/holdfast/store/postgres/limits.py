@@ -57,5 +57,5 @@ async def _stored(tx: Tx) -> list[StoredLimit]:
 
 async def _record(tx: Tx, one: StoredLimit, key: str | None) -> LimitRecord:
     row = await tx.connection.fetchrow(statements("permits", tx.schema)["use_of_limit"], one.name, key, tx.now)
-    used, keys, tat, waiting, now = tuple(row.values())
-    return one.record(used, waiting, keys, tat, now)
+    used, keys, tat, waiting, oldest, now = tuple(row.values())
+    return one.record(used, waiting, oldest, keys, tat, now)

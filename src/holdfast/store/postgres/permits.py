@@ -50,7 +50,8 @@ async def positions(tx: Tx, query: PermitPositionsQuery) -> list[PermitPosition]
 async def keys(tx: Tx, query: LimitKeysQuery) -> LimitKeyUses:
     rows = await tx.connection.fetch(statements("permits", tx.schema)["keys"], query.name, query.limit)
     found = [tuple(row.values()) for row in rows]
-    return LimitKeyUses(found[0][3] if found else 0, [LimitKeyUse(*row[:3]) for row in found])
+    uses = [LimitKeyUse(key, used, waiting, oldest) for key, used, waiting, _, oldest in found]
+    return LimitKeyUses(found[0][3] if found else 0, uses)
 
 
 def _position(

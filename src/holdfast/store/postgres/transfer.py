@@ -37,8 +37,8 @@ _EXPRESSIONS = {
 }
 """Expressions that read a column, where the name of the column does not."""
 _SOURCES = {
-    "permit": "(SELECT p.run, p.unit, p.step, p.attempt, p.priority, g.names, g.keys FROM {permit} AS p "
-    "JOIN {permit_group} AS g ON g.id = p.grp WHERE p.state = 2 AND p.until_end)"
+    "permit": "(SELECT p.run, p.unit, p.step, p.attempt, p.priority, p.requested_at, g.names, g.keys "
+    "FROM {permit} AS p JOIN {permit_group} AS g ON g.id = p.grp WHERE p.state = 2 AND p.until_end)"
 }
 """Queries that read a table, where the table has other columns or rows."""
 
@@ -156,8 +156,8 @@ class PostgresTransfer:
             limits = [[limit[n] for limit in json.loads(permit["limits"])] for n in (0, 1)]
             task = permit["run"], permit["unit"]
             await self._connection.execute(self._sql["insert_group"], *limits)
-            inserted = (*task, permit["step"], permit["attempt"], permit["priority"], *limits)
-            await self._connection.execute(self._sql["insert_permit"], *inserted)
+            values = [permit[name] for name in ("step", "attempt", "priority", "requested_at")]
+            await self._connection.execute(self._sql["insert_permit"], *task, *values, *limits)
             await self._connection.execute(self._sql["count_permit"], *limits)
             await self._connection.execute(self._sql["mark_task"], *task)
 

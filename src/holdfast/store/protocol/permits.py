@@ -106,6 +106,8 @@ class LimitRecord:
     """Permits that are granted or held."""
     waiting: int
     """Permits that wait at this limit."""
+    oldest_waiting: int | None
+    """The time of the first request of a permit that still waits at this limit; None: no permit waits."""
     keys: int
     """Keys with permits in use."""
     tokens: int = 0
@@ -131,7 +133,9 @@ class StoredLimit(NamedTuple):
         weights = json.dumps(dict(self.values.weights))
         return (self.name, self.values.concurrency, *rate, self.values.fair, weights, self.declared)
 
-    def record(self, used: int, waiting: int, keys: int, tat: int, now_ms: int) -> LimitRecord:
+    def record(
+        self, used: int, waiting: int, oldest_waiting: int | None, keys: int, tat: int, now_ms: int
+    ) -> LimitRecord:
         """``tat``: the latest theoretical arrival time of its keys, in microseconds."""
         declared, tokens, pace = None, 0, self.values.rate
         if pace is not None:
@@ -139,7 +143,7 @@ class StoredLimit(NamedTuple):
         if self.declared is not None:
             concurrency, rate, fair, weights = json.loads(self.declared)
             declared = LimitValues(concurrency, None if rate is None else Pace(*rate), fair, weights)
-        return LimitRecord(self.name, self.values, declared, used, waiting, keys, tokens)
+        return LimitRecord(self.name, self.values, declared, used, waiting, oldest_waiting, keys, tokens)
 
 
 def declared_text(values: LimitValues) -> str:
@@ -251,6 +255,8 @@ class LimitKeyUse(NamedTuple):
     key: str
     used: int
     waiting: int
+    oldest_waiting: int | None = None
+    """The time of the first request of a permit that still waits."""
 
 
 class LimitKeyUses(NamedTuple):

@@ -126,7 +126,7 @@ TABLES = (
     # The theoretical arrival times of rates. The use of a limit is counted from the permits.
     _table("limit_use", "name key", text="name key", int="tat"),
     # Permits that runs hold until their end. All others belong to tasks that a worker owns, or wait. ``limits``: JSON.
-    _table("permit", "run unit step attempt", int="run unit attempt priority", free="step", text="limits"),
+    _table("permit", "run unit step attempt", int="run unit attempt priority requested_at", free="step", text="limits"),
     _table("queue", "name", text="name", flag="paused declared"),
     _table("blob", "id", text="id", int="refs at", flag="used"),
     _table("blob_chunk", "id n", text="id", int="n", bytes="data"),

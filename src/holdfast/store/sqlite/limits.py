@@ -57,5 +57,5 @@ def _set(tx: Tx, limit: StoredLimit) -> None:
 
 def _record(tx: Tx, one: StoredLimit, key: str | None) -> LimitRecord:
     [(used, keys, tat)] = tx.connection.execute(_SQL["use_of_limit"], (one.name, key)).fetchall()
-    waiting = tx.connection.execute(_SQL["waiting_at"], (one.name, key)).get
-    return one.record(used, waiting, keys, tat, tx.now)
+    [(waiting, oldest)] = tx.connection.execute(_SQL["waiting_at"], (one.name, key)).fetchall()
+    return one.record(used, waiting, oldest, keys, tat, tx.now)

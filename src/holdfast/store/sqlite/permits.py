@@ -107,7 +107,8 @@ def positions(tx: Tx, query: PermitPositionsQuery) -> list[PermitPosition]:
 
 def keys(tx: Tx, query: LimitKeysQuery) -> LimitKeyUses:
     rows = tx.connection.execute(_SQL["keys"], (query.name, query.limit)).fetchall()
-    return LimitKeyUses(rows[0][3] if rows else 0, [LimitKeyUse(*row[:3]) for row in rows])
+    uses = [LimitKeyUse(key, used, waiting, oldest) for key, used, waiting, _, oldest in rows]
+    return LimitKeyUses(rows[0][3] if rows else 0, uses)
 
 
 def withdraw_queue(tx: Tx, queue: str) -> None:
@@ -202,7 +203,7 @@ class _Flow:
         tag = max(map(uses.virtual, keys), default=0.0)
         run, unit, owner, epoch = one.task
         columns = (group, _HELD if held else _WAITING, one.priority, tag, one.until_end, owner, epoch)
-        row = (run, unit, encode_text(one.step), one.attempt, *columns, None if held else parked)
+        row = (run, unit, encode_text(one.step), one.attempt, *columns, None if held else parked, self._tx.now)
         permit: int = self._tx.connection.execute(_SQL["insert"], row).get
         if held:
             uses.take(keys, needs_tokens)
@@ -254,7 +255,7 @@ class _Flow:
         group = self._new_group(text, 1, self._uses.fair(keys)) if row is None else row[0]
         connection.execute(_SQL["mark_task"], (run, 0))
         tag = max(map(self._uses.virtual, keys), default=0.0)
-        permit = (run, 0, encode_text(""), 0, group, _GRANTED, priority, tag, until_end, None, 0, 0)
+        permit = (run, 0, encode_text(""), 0, group, _GRANTED, priority, tag, until_end, None, 0, 0, self._tx.now)
         connection.execute(_SQL["insert"], permit)
         self._uses.take(keys, 1)
         self._mark_tokens(run, 0, encode_text(""), keys, 1)

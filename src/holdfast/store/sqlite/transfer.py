@@ -34,8 +34,8 @@ _EXPRESSIONS = {
 }
 """Expressions that read a column, where the name of the column does not."""
 _SOURCES = {
-    "permit": "(SELECT p.run, p.unit, p.step, p.attempt, p.priority, g.limits FROM holdfast_permit AS p "
-    "JOIN holdfast_permit_group AS g ON g.id = p.grp WHERE p.state = 2 AND p.until_end = 1)"
+    "permit": "(SELECT p.run, p.unit, p.step, p.attempt, p.priority, p.requested_at, g.limits "
+    "FROM holdfast_permit AS p JOIN holdfast_permit_group AS g ON g.id = p.grp WHERE p.state = 2 AND p.until_end = 1)"
 }
 """Queries that read a table, where the table has other columns or rows."""
 _DEFAULTS = {("task", "missing"): 0}

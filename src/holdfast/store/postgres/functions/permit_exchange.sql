@@ -100,13 +100,13 @@ BEGIN
     v_group_at := v_take.group_at;
     v_tags := v_take.tags;
     INSERT INTO {schema}.holdfast_permit (id, run, unit, step, attempt, grp, state, priority, tag, until_end, owner,
-                                          epoch, parked)
+                                          epoch, parked, requested_at)
     OVERRIDING SYSTEM VALUE
     SELECT n.id, p_q_run[n.ord], p_q_unit[n.ord], p_q_step[n.ord], p_q_attempt[n.ord], n.grp,
            CASE WHEN n.taken THEN {PermitState.HELD} ELSE {PermitState.WAITING} END, p_q_priority[n.ord],
            coalesce(v_tags[n.group_at], 0), p_q_until_end[n.ord],
            CASE WHEN n.taken OR NOT p_q_park[n.ord] THEN p_q_owner[n.ord] END, p_q_epoch[n.ord],
-           CASE WHEN NOT n.taken AND p_q_park[n.ord] THEN p_q_epoch[n.ord] END
+           CASE WHEN NOT n.taken AND p_q_park[n.ord] THEN p_q_epoch[n.ord] END, p_now
       FROM unnest(v_requests, v_permits, v_groups, v_group_at, v_take.taken) AS n (ord, id, grp, group_at, taken);
     -- Groups in which no permit waited before begin to wait at the limit that blocks them.
     UPDATE {schema}.holdfast_permit_group AS g

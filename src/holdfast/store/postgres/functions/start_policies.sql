@@ -248,8 +248,9 @@ BEGIN
     END IF;
     UPDATE {schema}.holdfast_task SET permits = true WHERE run = p_run AND unit = 0;
     INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch,
-                                          parked, woken)
-    VALUES (p_run, 0, ''::bytea, 0, v_groups[1], {PermitState.GRANTED}, p_priority, 0, p_until_end, NULL, 0, 0, true);
+                                          parked, woken, requested_at)
+    VALUES (p_run, 0, ''::bytea, 0, v_groups[1], {PermitState.GRANTED}, p_priority, 0, p_until_end, NULL, 0, 0, true,
+            p_now);
     PERFORM {schema}.holdfast_mark_runs_with_tokens(ARRAY[p_run], ARRAY[v_limits]);
     RETURN NULL;
 END $$;

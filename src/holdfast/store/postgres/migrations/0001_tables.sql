@@ -481,6 +481,7 @@ CREATE TABLE {schema}.holdfast_permit (
     epoch      BIGINT   NOT NULL,  -- of the task, when the permit was requested or parked
     parked     BIGINT,             -- the epoch under which it was parked
     woken      BOOLEAN  NOT NULL DEFAULT false,  -- granted and without an owner: the task was made due
+    requested_at  BIGINT  NOT NULL,  -- the time of the request; a repeated request does not change it
     UNIQUE (run, unit, step, attempt)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 

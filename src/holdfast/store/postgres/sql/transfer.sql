@@ -26,9 +26,10 @@ SELECT count(*) FROM {schema}.holdfast_task WHERE owner IS NOT NULL;
 INSERT INTO {schema}.holdfast_permit_group (names, keys, needs_tokens) VALUES ($1, $2, true) ON CONFLICT DO NOTHING;
 
 -- name: insert_permit
-INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, epoch)
-SELECT $1, $2, $3, $4, id, 2, $5, 0, true, 0
-  FROM {schema}.holdfast_permit_group WHERE names = $6 AND keys = $7 AND needs_tokens;
+INSERT INTO {schema}.holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, epoch,
+                                      requested_at)
+SELECT $1, $2, $3, $4, id, 2, $5, 0, true, 0, $6
+  FROM {schema}.holdfast_permit_group WHERE names = $7 AND keys = $8 AND needs_tokens;
 
 -- name: count_permit
 INSERT INTO {schema}.holdfast_limit_use AS u (name, key, used)

@@ -431,6 +431,7 @@ CREATE TABLE holdfast_permit (
     owner      TEXT,              -- of the task; NULL: parked
     epoch      INTEGER NOT NULL,  -- of the task, when the permit was requested or parked
     parked     INTEGER,           -- the epoch under which it was parked
+    requested_at  INTEGER NOT NULL,  -- the time of the request; a repeated request does not change it
     UNIQUE (run, unit, step, attempt)
 ) STRICT;
 

@@ -19,15 +19,44 @@ ON CONFLICT (name, key) DO UPDATE SET freed = 1;
 SELECT coalesce(sum(used), 0), count(*) FILTER (WHERE used > 0), coalesce(max(tat), 0) FROM holdfast_limit_use
  WHERE name = ?1 AND (?2 IS NULL OR key = ?2);
 
--- The keys of a limit: key, permits in use, waiting permits, number of keys.
+-- The keys of a limit: key, permits in use, waiting permits, number of keys, time of the oldest waiting request (see
+-- waiting_at).
 -- name: keys
-SELECT key, sum(used), sum(waiting), count(*) OVER ()
-  FROM (SELECT key, used, 0 AS waiting FROM holdfast_limit_use WHERE name = ?1 AND used > 0
-        UNION ALL SELECT key, 0, waiting FROM holdfast_permit_group WHERE waiting > 0 AND name = ?1)
- GROUP BY key ORDER BY 3 DESC, 2 DESC, key LIMIT ?2;
+SELECT f.*, (WITH RECURSIVE head (grp, waiting, priority, requested_at) AS (
+                 SELECT g.id, g.waiting, g.head_priority, p.requested_at
+                   FROM holdfast_permit_group AS g CROSS JOIN holdfast_permit AS p ON p.id = g.head
+                  WHERE g.waiting > 0 AND g.name = ?1 AND g.key = f.key
+                 UNION ALL
+                 SELECT h.grp, h.waiting, p.priority, p.requested_at
+                   FROM head AS h
+                  CROSS JOIN holdfast_permit AS p
+                     ON p.id = (SELECT n.id FROM holdfast_permit AS n
+                                 WHERE n.grp = h.grp AND n.state = 0 AND n.priority > h.priority
+                                 ORDER BY n.priority, n.id LIMIT 1)
+                  WHERE h.waiting > 1)
+             SELECT min(requested_at) FROM head)
+  FROM (SELECT key, sum(used), sum(waiting), count(*) OVER ()
+          FROM (SELECT key, used, 0 AS waiting FROM holdfast_limit_use WHERE name = ?1 AND used > 0
+                UNION ALL SELECT key, 0, waiting FROM holdfast_permit_group WHERE waiting > 0 AND name = ?1)
+         GROUP BY key ORDER BY 3 DESC, 2 DESC, key LIMIT ?2) AS f
+ ORDER BY 3 DESC, 2 DESC, 1;
 
+-- The permits that wait at a limit: their number, and the time of the oldest request. Each group is read by the first
+-- permit of each of its priorities, in the order of the requests, so the cost does not grow with the waiting permits.
 -- name: waiting_at
-SELECT coalesce(sum(waiting), 0) FROM holdfast_permit_group
+WITH RECURSIVE head (grp, waiting, priority, requested_at) AS (
+    SELECT g.id, g.waiting, g.head_priority, p.requested_at
+      FROM holdfast_permit_group AS g CROSS JOIN holdfast_permit AS p ON p.id = g.head
+     WHERE g.waiting > 0 AND g.name = ?1 AND (?2 IS NULL OR g.key = ?2)
+    UNION ALL
+    SELECT h.grp, h.waiting, p.priority, p.requested_at
+      FROM head AS h
+     CROSS JOIN holdfast_permit AS p
+        ON p.id = (SELECT n.id FROM holdfast_permit AS n WHERE n.grp = h.grp AND n.state = 0 AND n.priority > h.priority
+                    ORDER BY n.priority, n.id LIMIT 1)
+     WHERE h.waiting > 1
+)
+SELECT coalesce(sum(waiting), 0), (SELECT min(requested_at) FROM head) FROM holdfast_permit_group
  WHERE waiting > 0 AND name = ?1 AND (?2 IS NULL OR key = ?2);
 
 -- Work for an exchange that has nothing to send: limits with room, and grants that no exchange has reported yet.
@@ -61,8 +90,9 @@ SELECT t.permits, t.has_tokens, t.signal, p.id, p.state
 UPDATE holdfast_permit SET state = ?2, owner = ?3, epoch = ?4, attempt = ?5, parked = ?6 WHERE id = ?1;
 
 -- name: insert
-INSERT INTO holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch, parked)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+INSERT INTO holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, owner, epoch, parked,
+                             requested_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 RETURNING id;
 
 -- name: mark_task

@@ -25,8 +25,8 @@ SELECT count(*) FROM holdfast_task WHERE owner IS NOT NULL;
 INSERT OR IGNORE INTO holdfast_permit_group (limits, needs_tokens) VALUES (:limits, 1);
 
 -- name: insert_permit
-INSERT INTO holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, epoch)
-SELECT :run, :unit, :step, :attempt, id, 2, :priority, 0, 1, 0
+INSERT INTO holdfast_permit (run, unit, step, attempt, grp, state, priority, tag, until_end, epoch, requested_at)
+SELECT :run, :unit, :step, :attempt, id, 2, :priority, 0, 1, 0, :requested_at
   FROM holdfast_permit_group WHERE limits = :limits AND needs_tokens = 1;
 
 -- name: count_permit

@@ -5,7 +5,7 @@ import { useGet, usePolling } from "../core/resource.js";
 import { route, setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { html, useState } from "../core/view.js";
-import { Button, Empty, heads, IconButton, Meter, Place } from "../parts/basics.js";
+import { Age, Button, Empty, heads, IconButton, Meter, Place } from "../parts/basics.js";
 import { openConfirm } from "../parts/confirm.js";
 import { Queues } from "../parts/queues.js";
 import { Schedules } from "../parts/schedules.js";
@@ -27,7 +27,7 @@ export function Screen() {
 /** @param {{resource: any, chosen: any}} props */
 function Limits({ resource, chosen }) {
   if (resource.error?.code === "NOT_FOUND") return null;
-  return html`<section class="card"><header><h2>Limits</h2><span class="ink3">enforced over all workers</span></header><${Place} resource=${resource}>${(/** @type {any} */ data) => (data.limits.length ? html`<table class="table">${heads("limit", "in use", "rate|wide-only", "waiting|num", "concurrency|num step")}
+  return html`<section class="card"><header><h2>Limits</h2><span class="ink3">enforced over all workers</span></header><${Place} resource=${resource}>${(/** @type {any} */ data) => (data.limits.length ? html`<table class="table">${heads("limit", "in use", "rate|wide-only", "waiting|num", "oldest|num wide-only", "concurrency|num step")}
     <tbody>${data.limits.map((/** @type {any} */ limit) => html`<${LimitRow} key=${limit.name} limit=${limit} at=${limit === chosen} refresh=${resource.refresh} />`)}</tbody></table>` : html`<${Empty} sentence="This app has no limits." command=${'app.limit("bank", concurrency=5)'} />`)}<//></section>`;
 }
 
@@ -59,9 +59,9 @@ function LimitRow({ limit, at, refresh }) {
   const each = limit.keys > 1;
   return html`<tr class=${at ? "at" : ""}><td><button type="button" class="mono medium" aria-pressed=${String(at)} onClick=${() => setQuery({ limit: limit.name })}>${text(limit.name, 60)}</button><br /><span class="small ink3">${limit.fair ? "fair" : "in order"}${limit.changed ? html`, <span class="state s-paused">changed</span>` : null}</span></td>
     <td>${allowed == null ? html`<span class="ink3">no limit</span> ` : each ? html`<${Meter} share=${used / (allowed * limit.keys)} state="active" />` : html`<${Slots} used=${used} allowed=${allowed} wanted=${wanted} />`}<span class="small ink2">${allowed == null ? `${number(used)} in use` : each ? `${number(used)} in use, ${number(allowed)} each` : `${number(used)} of ${number(allowed)}`}</span></td>
-    <td class="ink2 wide-only">${rate ? html`<${Meter} share=${rate.used / rate.burst} />` : null}${may("operate") ? html`<button type="button" class="link small" aria-label=${`Rate of ${limit.name}: ${rated}`} onClick=${changeRate}>${rated}</button>` : html`<span class="small">${rated}</span>`}</td><td class=${`num ${limit.waiting ? "state s-waiting medium" : ""}`}>${number(limit.waiting)}</td>
+    <td class="ink2 wide-only">${rate ? html`<${Meter} share=${rate.used / rate.burst} />` : null}${may("operate") ? html`<button type="button" class="link small" aria-label=${`Rate of ${limit.name}: ${rated}`} onClick=${changeRate}>${rated}</button>` : html`<span class="small">${rated}</span>`}</td><td class=${`num ${limit.waiting ? "state s-waiting medium" : ""}`}>${number(limit.waiting)}</td><td class="num ink2 wide-only"><${Age} at=${limit.oldestWaiting} /></td>
     <td class="num">${allowed == null || !may("operate") ? number(allowed) : html`<span class="row end"><span class="stepper"><button type="button" aria-label=${`Less for ${limit.name}`} onClick=${() => setWanted(Math.max(1, (wanted ?? allowed) - 1))}>−</button><input inputmode="numeric" aria-label=${`Concurrency of ${limit.name}`} value=${String(wanted ?? allowed)} onInput=${(/** @type {any} */ event) => setWanted(Math.max(1, Math.floor(Number(event.target.value)) || 1))} /><button type="button" aria-label=${`More for ${limit.name}`} onClick=${() => setWanted((wanted ?? allowed) + 1)}>+</button></span></span>`}</td></tr>
-    ${wanted !== null && wanted !== allowed ? html`<tr class="expanded"><td colspan="5"><span class="row"><b class="medium">${allowed} → ${wanted}</b><span class="ink2">${wanted > allowed ? `${wanted - allowed} more may start at once.` : "Running steps continue."}</span><span class="right row"><${IconButton} icon="close" label="Undo" onClick=${() => setWanted(null)} /><${Button} primary label="Apply…" onClick=${apply} /></span></span></td></tr>` : null}`;
+    ${wanted !== null && wanted !== allowed ? html`<tr class="expanded"><td colspan="6"><span class="row"><b class="medium">${allowed} → ${wanted}</b><span class="ink2">${wanted > allowed ? `${wanted - allowed} more may start at once.` : "Running steps continue."}</span><span class="right row"><${IconButton} icon="close" label="Undo" onClick=${() => setWanted(null)} /><${Button} primary label="Apply…" onClick=${apply} /></span></span></td></tr>` : null}`;
 }
 
 /** The keys of a limit: what each uses, and what waits for it. @param {{limit: any}} props */
@@ -72,6 +72,6 @@ function Keys({ limit }) {
     /** @type {any[]} */
     const found = data.keys;
     const most = Math.max(1, ...found.map((each) => each.waiting));
-    return found.length ? html`<table class="table">${heads("key", "in use", "waiting|two-wide")}<tbody>${found.map((each) => html`<tr><td class="mono cut">${text(each.key, 60) || html`<span class="ink3">no key</span>`}</td><td>${limit.concurrency == null ? number(each.used) : html`<span class="sr">${each.used}</span><${Slots} used=${each.used} allowed=${limit.concurrency} />`}</td><td><${Meter} share=${each.waiting / most} state="waiting" /></td><td class="num">${number(each.waiting)}</td></tr>`)}</tbody></table>` : html`<${Empty} sentence="Nothing uses this limit now." />`;
+    return found.length ? html`<table class="table">${heads("key", "in use", "waiting|two-wide", "oldest|num")}<tbody>${found.map((each) => html`<tr><td class="mono cut">${text(each.key, 60) || html`<span class="ink3">no key</span>`}</td><td>${limit.concurrency == null ? number(each.used) : html`<span class="sr">${each.used}</span><${Slots} used=${each.used} allowed=${limit.concurrency} />`}</td><td><${Meter} share=${each.waiting / most} state="waiting" /></td><td class="num">${number(each.waiting)}</td><td class="num ink2"><${Age} at=${each.oldestWaiting} /></td></tr>`)}</tbody></table>` : html`<${Empty} sentence="Nothing uses this limit now." />`;
   }}<//></section>`;
 }
