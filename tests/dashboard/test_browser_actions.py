@@ -123,10 +123,11 @@ async def test_a_limit_shows_its_keys_and_the_use_of_its_rate(chromium: Browser,
         await user.sees("2 in use, 1 each", "table")
         await user.sees("of 600 / h", "table")
         await user.page.wait_for_function(
-            "() => [...document.querySelectorAll('.flow tr')].some((row) => /^acme.*2\\s+[0-9.]+ m?s$/s.test(row.innerText.trim()))"
+            "() => [...document.querySelectorAll('.flow tr')]"
+            ".some((row) => /^acme.*2\\s+[0-9]+ [a-z]+$/s.test(row.innerText.trim()))"
         )
         await user.page.wait_for_selector("tr:has(button:text-is('tenants')) td:nth-child(5) time")
-        assert await user.page.inner_text("tr:has(button:text-is('bank')) td:nth-child(5)") == "–"
+        assert await user.page.inner_text("tr:has(button:text-is('bank')) td:nth-child(5)") == "\u2013"
         await user.page.click("button:text-is('bank')")
         await user.page.wait_for_selector("h2:text-is('bank')")
         assert "limit=bank" in user.page.url

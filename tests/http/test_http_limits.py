@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from http_api import Api, client_of
 
 from holdfast import Context, Holdfast, Rate
+from holdfast.http.response_bodies import date
 from holdfast.store.protocol import DeclareLimits, LimitValues, Pace
 from holdfast.testing import Harness
 
@@ -56,7 +57,7 @@ async def test_the_keys_of_a_limit_show_what_they_use_and_what_waits() -> None:
         await h.run_until_idle()
         await h.start("tenant", Customer("globex"), id="g1")
         await h.run_until_idle()
-        since = iso(h.now())
+        since = date(h.now())
         await h.advance("1 minute")
         await h.start("tenant", Customer("globex"), id="g2")
         await h.run_until_idle()

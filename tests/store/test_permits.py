@@ -816,7 +816,7 @@ async def test_a_repeated_request_and_a_later_claim_keep_the_time_of_the_request
     await limited.ask(first)
     await limited.ask(second, "", attempt=0, park=True)
     world.clock.advance(10)
-    await world.send("go", "b")
+    await world.cancel("b")  # makes the task due without a grant
     [claim] = (await world.claim("w2")).claims
     world.clock.advance(10)
 

@@ -140,8 +140,8 @@ def about() -> None:
 def list_limits(remote: Remote) -> None:
     """List the limits by name, with their use.
 
-    WAITING is the number of attempts, nodes and runs that wait for the limit, OLDEST the time for which the one that has
-    waited the longest has waited.
+    WAITING is the number of attempts, nodes and runs that wait for the limit, OLDEST the time for which the one that
+    has waited the longest has waited.
 
     \b
     Examples:

@@ -180,9 +180,9 @@ def queue_table(found: list[Fields]) -> Table:
     for queue in found:
         oldest = queue.time("oldestDue")
         numbers = [str(queue.number(name) or 0) for name in ("due", "running", "workers")]
-        age = "-" if oldest is None else age(oldest)
+        waited = "-" if oldest is None else age(oldest)
         state = "paused" if queue.true("paused") else "open"
-        rows.append([line(text) for text in (queue.text("name"), *numbers, age, state)])
+        rows.append([line(text) for text in (queue.text("name"), *numbers, waited, state)])
     return table(["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST", "STATE"], rows)
 
 

@@ -26,7 +26,6 @@ from holdfast.http.start_options import Duration
 from holdfast.http.strict import strict
 from holdfast.http.wire import Count, Date
 from holdfast.http.wire_requests import Reason
-from holdfast.store.protocol import LimitKeyUse
 
 _MAX_COUNT = 1_000_000_000
 
@@ -113,7 +112,7 @@ class LimitRoutes:
         """The use of a limit by key."""
         check_query(request, query)
         found = await self._client().flow.limit_keys(limit, query.count)
-        body: LimitKeysBody = {"keys": [_key(one) for one in found.keys], "total": found.total}
+        body: LimitKeysBody = {"keys": [_key(*one) for one in found.keys], "total": found.total}
         return reply(body)
 
     async def change(self, request: Request, limit: LimitName) -> Response:
@@ -139,9 +138,9 @@ def limit_routes(backend: Backend) -> Sequence[Spec]:
     ]
 
 
-def _key(one: LimitKeyUse) -> LimitKeyBody:
-    oldest = None if one.oldest_waiting is None else from_ms(one.oldest_waiting)
-    return {"key": one.key, "used": one.used, "waiting": one.waiting, "oldestWaiting": optional_date(oldest)}
+def _key(key: str, used: int, waiting: int, oldest_waiting: int | None) -> LimitKeyBody:
+    oldest = None if oldest_waiting is None else from_ms(oldest_waiting)
+    return {"key": key, "used": used, "waiting": waiting, "oldestWaiting": optional_date(oldest)}
 
 
 def _limit(limit: LimitInfo) -> LimitBody:

@@ -18,8 +18,10 @@ from holdfast.store.postgres import (
     control,
     create,
     leases,
+    limits,
     operations,
     outbox,
+    permits,
     predicted,
     reads,
     send,
@@ -35,6 +37,7 @@ from holdfast.store.protocol import (
     ClaimRequest,
     Condition,
     CurrentRuns,
+    DeclareLimits,
     Delivered,
     Delivery,
     DeliveryFailure,
@@ -44,6 +47,9 @@ from holdfast.store.protocol import (
     FactState,
     Finish,
     Lease,
+    LimitKey,
+    LimitKeysQuery,
+    LimitValues,
     LogsQuery,
     MailboxQuery,
     NewEvent,
@@ -53,7 +59,10 @@ from holdfast.store.protocol import (
     OnConflict,
     Operation,
     Outbound,
+    PermitExchange,
+    PermitRequest,
     Prediction,
+    ReadLimits,
     RelationsQuery,
     RepliesQuery,
     Reply,
@@ -396,6 +405,36 @@ async def test_rows_read_by_calls_do_not_grow_with_the_stored_rows(
 
     for name, rows in large.items():
         assert rows <= small[name] + 5, (name, small[name], rows)
+
+
+@pytest.mark.parametrize("analyzed", ["never", "empty", "full"])
+async def test_rows_read_by_a_list_of_limits_do_not_grow_with_the_number_of_waiting_permits(
+    world: World, other: asyncpg.Connection, analyzed: str
+) -> None:
+    await make_tables_new(other)
+    if analyzed == "empty":
+        await other.execute("ANALYZE")
+    await world.store.limits(DeclareLimits({"bank": LimitValues(concurrency=1)}))
+    task = await world.start_claimed("limited")
+    counter = ReadCounter(other, world)
+
+    async def wait(count: int) -> None:
+        asked = [PermitRequest(task, f"{count}-{n}", 1, [LimitKey("bank", str(n % 5))], n % 3) for n in range(count)]
+        await world.store.exchange_permits(PermitExchange("w1", requests=asked))
+
+    async def rows() -> list[int]:
+        listed = await counter.rows_read(limits.records, ReadLimits(), scans=True)
+        return [listed, await counter.rows_read(permits.keys, LimitKeysQuery("bank", 10), scans=True)]
+
+    await wait(100)
+    await rows()
+    small = await rows()
+    await wait(4_000)
+    if analyzed == "full":
+        await other.execute("ANALYZE")
+    large = await rows()
+
+    assert all(many <= few + 30 for many, few in zip(large, small, strict=True)), (small, large)
 
 
 @pytest.mark.parametrize("analyzed", [True, False])

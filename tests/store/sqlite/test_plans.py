@@ -17,16 +17,23 @@ from holdfast.store.protocol import (
     ClaimOutbox,
     Condition,
     CurrentRuns,
+    DeclareLimits,
     Delivered,
     Delivery,
     Expiry,
     Finish,
+    LimitKey,
+    LimitKeysQuery,
+    LimitValues,
     MailboxQuery,
     MissingDecrement,
     NewEvent,
     NewRun,
     NewUnit,
     Outbound,
+    PermitExchange,
+    PermitRequest,
+    ReadLimits,
     Reply,
     ReplyQuery,
     ReplyToEvent,
@@ -40,6 +47,7 @@ from holdfast.store.protocol.stats import MAX_MINUTES
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.leases import reap
 from holdfast.store.sqlite.mailbox import undelivered
+from holdfast.store.sqlite.permits import keys
 from holdfast.store.sqlite.reads import runs
 from holdfast.store.sqlite.replies import reply
 from holdfast.store.sqlite.sql import groups, statements
@@ -141,6 +149,27 @@ async def test_the_cost_of_reaping_does_not_grow_with_the_number_of_owned_tasks(
     large = await cost(store, lambda: store._write(_reap_nothing, None))
 
     assert large < small * 1.5, (small, large)
+
+
+async def test_the_cost_of_listing_a_limit_does_not_grow_with_the_number_of_waiting_permits(
+    world: World, store: SqliteStore
+) -> None:
+    await store.limits(DeclareLimits({"bank": LimitValues(concurrency=1)}))
+    task = await world.start_claimed("limited")
+
+    async def wait(count: int) -> None:
+        asked = [PermitRequest(task, f"{count}-{n}", 1, [LimitKey("bank", "k")], n % 3) for n in range(count)]
+        await store.exchange_permits(PermitExchange("w1", requests=asked))
+
+    async def costs() -> list[int]:
+        listed = await cost(store, lambda: store.limits(ReadLimits()))
+        return [listed, await cost(store, lambda: store._write(keys, LimitKeysQuery("bank", 10)))]
+
+    await wait(20)
+    small = await costs()
+    await wait(3_000)
+
+    assert await costs() == small
 
 
 async def test_the_cost_of_statistics_does_not_grow_with_the_number_of_finished_runs(
