@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ async def test_permits_and_rates_hold_after_a_move(tmp_path: Path, kind: str) ->
             for workflow, instance, limit in (("hold", "second", "one"), ("calls", "later", "hourly")):
                 waiting = await app.start(workflow, id=instance)
                 await until(lambda waiting=waiting, limit=limit: _waits_for(waiting, limit))
+        before = datetime.now(UTC)
         await move_runs(source, target, quiet)
 
         moved = limited(target)
@@ -60,6 +62,8 @@ async def test_permits_and_rates_hold_after_a_move(tmp_path: Path, kind: str) ->
             later = await moved.get("calls", "later")
             await until(lambda: _waits_for(second, "one"))
             await until(lambda: _waits_for(later, "hourly"))
+            waits = [limit.oldest_waiting for limit in await moved.list_limits()]
+            assert all(since is not None and since >= before for since in waits)  # the requests of the target
             await second.send_event("end")
             await first.send_event("end")
             assert await first.result("20 seconds") == await second.result("20 seconds") == "ended"

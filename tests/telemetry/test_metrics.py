@@ -108,6 +108,26 @@ async def test_the_gauges_show_the_database(app: Holdfast, h: Harness) -> None:
     assert found["holdfast_workers_alive"] == 0
 
 
+async def test_a_gauge_shows_for_how_long_the_oldest_request_of_a_limit_has_waited(app: Holdfast) -> None:
+    app.limit("idle", concurrency=1)
+    bank = app.limit("bank", concurrency=1)
+
+    @app.workflow(limits=[bank], hold="until_end")
+    async def waits(ctx: Context) -> None:
+        await ctx.wait_for_event("go", type="go")
+
+    async with Harness(app) as h:
+        for _ in range(2):
+            await h.start(waits)
+            await h.run_until_idle()
+        await h.advance("90 seconds")
+
+        found = await samples(h.app)
+
+    assert found["holdfast_limit_oldest_waiting_seconds limit=bank"] == 90
+    assert found["holdfast_limit_oldest_waiting_seconds limit=idle"] == 0
+
+
 async def test_the_gauges_are_read_at_most_every_five_seconds(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
