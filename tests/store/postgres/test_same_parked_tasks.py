@@ -24,7 +24,6 @@ from holdfast.store.protocol import (
     Pace,
     PauseQueue,
     PermitExchange,
-    PermitPark,
     PermitRequest,
     PermitResult,
     PermitReturn,
@@ -49,6 +48,7 @@ _COUNTS = """
     SELECT g.waiting, count(p.id) AS waits FROM holdfast_permit_group AS g
       LEFT JOIN holdfast_permit AS p ON p.grp = g.id AND p.state = 0 GROUP BY g.id, g.waiting"""
 
+_PARKED_WITH_OWNER = "SELECT run FROM holdfast_permit WHERE parked IS NOT NULL AND owner IS NOT NULL"
 _LEFT_OVER = """
     SELECT p.run FROM holdfast_permit AS p
      WHERE NOT EXISTS (SELECT 1 FROM holdfast_task AS t WHERE t.run = p.run AND t.unit = p.unit)"""
@@ -82,9 +82,12 @@ class Pair:
         return await call(first, self.tasks[0]), await call(second, self.tasks[1])
 
     async def exchange(
-        self, owner: str, *, returns: Sequence[tuple[str, str, int]] = (),
-        requests: Sequence[tuple[str, str, int, list[LimitKey], int, bool, bool]] = (), parked: Sequence[str] = (),
-    ) -> list[PermitResult]:  # fmt: skip
+        self,
+        owner: str,
+        *,
+        returns: Sequence[tuple[str, str, int]] = (),
+        requests: Sequence[tuple[str, str, int, list[LimitKey], int, bool, bool]] = (),
+    ) -> list[PermitResult]:
         async def call(world: World, tasks: dict[str, TaskRef]) -> Any:
             names = {task.run: name for name, task in tasks.items()}
             reply = await world.store.exchange_permits(
@@ -92,7 +95,6 @@ class Pair:
                     owner,
                     [PermitReturn(tasks[name], step, attempt) for name, step, attempt in returns],
                     [PermitRequest(tasks[name], *rest) for name, *rest in requests],
-                    [PermitPark(tasks[name]) for name in parked],
                 )
             )
             return list(reply.results), sorted((names[one.run], one.step, one.attempt) for one in reply.granted)
@@ -174,13 +176,17 @@ class Pair:
         await self.exchange(owner, returns=returns, requests=requests)
 
     async def release(self, owner: str) -> None:
-        """A run suspends; its waiting permits may stay."""
+        """A run suspends, or requests a permit and is released until the grant."""
         names = self.owned(owner)
         if not names:
             return
         name = self.random.choice(names)
         if self.random.random() < 0.5:
-            await self.exchange(owner, parked=[name])
+            limits, attempt = self.steps.get(name, (self.random.choice(self.groups), 1))
+            step = "s" if name in self.steps else self.random.choice(("", "t"))
+            [result] = await self.exchange(owner, requests=[(name, step, attempt, limits, 0, False, True)])
+            if result is PermitResult.WAITING:
+                return
         delay = self.random.choice((0, 5, None))
 
         async def call(world: World, tasks: dict[str, TaskRef]) -> None:
@@ -242,6 +248,7 @@ class Pair:
         for world in self.worlds:
             assert all(waiting == waits for waiting, waits in await _rows(world, _COUNTS))
             assert await _rows(world, _LEFT_OVER) == []
+            assert await _rows(world, _PARKED_WITH_OWNER) == []
         for world, size in zip(self.worlds, ("json_array_length(g.limits)", "cardinality(g.names)"), strict=True):
             [(used, taken)] = await _rows(world, _USED.format(size=size))
             assert used == taken

@@ -74,8 +74,6 @@ def exchange(tx: Tx, request: PermitExchange) -> PermitReply:
     flow = _Flow(tx, request.owner)
     for one in request.returns:
         _return(tx, one)
-    for parked in request.parked:
-        tx.connection.execute(_SQL["park"], parked.task)
     flow.settle()  # before new requests: a limit that was freed has room for waiting permits first
     results = [flow.request(one) for one in request.requests]
     flow.flush()
