@@ -228,6 +228,39 @@ async def test_a_parked_permit_is_granted_if_the_release_of_its_task_returns_the
     assert await limited.used() == 1
 
 
+async def test_a_permit_that_a_release_returns_is_for_waiting_permits_before_a_later_request(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=1), till=LimitValues(concurrency=1))
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+
+    requests = [
+        PermitRequest(first, "", 0, [BANK], park=True),
+        PermitRequest(second, "", 0, [BANK, LimitKey("till")]),
+    ]
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    await limited.look()
+
+    assert reply.results == [WAITING, WAITING]
+    claim = await world.claim_one()
+    assert (claim.task.run, await limited.ask(claim.task, "", attempt=0, park=True)) == (first.run, HELD)
+    assert await limited.used() == 1
+
+
+async def test_a_task_whose_two_permits_have_to_wait_is_released_once(world: World) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+
+    requests = [PermitRequest(second, step, 0, [BANK], park=True) for step in ("", "t")]
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    await limited.give_back(first)
+    await limited.look()
+
+    assert reply.results == [WAITING, WAITING]
+    claim = await world.claim_one()
+    assert (claim.task.run, claim.task.epoch) == (second.run, second.epoch + 1)
+
+
 @pytest.mark.parametrize("granted", [False, True])
 async def test_a_parked_permit_that_the_next_turn_does_not_request_is_withdrawn(world: World, granted: bool) -> None:
     limited = await desk(world)
