@@ -19,7 +19,6 @@ from holdfast.store.protocol import (
     NewUnit,
     Pace,
     PermitExchange,
-    PermitPark,
     PermitPositionsQuery,
     PermitReply,
     PermitRequest,
@@ -200,34 +199,85 @@ async def test_a_task_that_has_to_wait_is_released_and_due_when_its_permit_is_gr
 
 
 @pytest.mark.parametrize("owner", ["w1", "w2"])
-async def test_a_permit_granted_between_parking_and_the_release_makes_the_task_due(world: World, owner: str) -> None:
+async def test_a_waiting_permit_that_is_parked_by_a_later_request_makes_the_task_due(world: World, owner: str) -> None:
     limited = await desk(world)
     first, second = await world.start_claimed("a"), await world.start_claimed("b", owner=owner)
     await limited.ask(first)
-    await limited.ask(second)
-    await world.store.exchange_permits(PermitExchange(owner, parked=[PermitPark(second)]))
-    await limited.give_back(first)
-    await limited.look(owner)
+    assert [await limited.ask(second), await limited.ask(second, park=True)] == [WAITING, WAITING]
+    assert await world.claimed_ids() == []
 
-    await world.commit(second, then=waiting("never"))
-    await limited.look("w1")
+    reply = await limited.give_back(first)
 
+    assert (reply.due, reply.granted, await limited.granted(owner)) == (True, [], [])
     claim = await world.claim_one(owner)
     assert await limited.ask(claim.task) is HELD
 
 
-async def test_a_parked_permit_that_the_next_turn_does_not_request_is_withdrawn(world: World) -> None:
+async def test_a_parked_permit_is_granted_if_the_release_of_its_task_returns_the_permit_that_blocks_it(
+    world: World,
+) -> None:
+    limited = await desk(world)
+    task = await world.start_claimed("a")
+
+    assert [await limited.ask(task), await limited.ask(task, "", park=True)] == [HELD, WAITING]
+    reply = await limited.look()
+
+    assert (reply.due, reply.granted) == (True, [])
+    claim = await world.claim_one()
+    assert await limited.ask(claim.task, "", park=True) is HELD
+    assert await limited.used() == 1
+
+
+async def test_a_permit_that_a_release_returns_is_for_waiting_permits_before_a_later_request(world: World) -> None:
+    limited = await desk(world, bank=LimitValues(concurrency=1), till=LimitValues(concurrency=1))
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+
+    requests = [
+        PermitRequest(first, "", 0, [BANK], park=True),
+        PermitRequest(second, "", 0, [BANK, LimitKey("till")]),
+    ]
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    await limited.look()
+
+    assert reply.results == [WAITING, WAITING]
+    claim = await world.claim_one()
+    assert (claim.task.run, await limited.ask(claim.task, "", attempt=0, park=True)) == (first.run, HELD)
+    assert await limited.used() == 1
+
+
+async def test_a_task_whose_two_permits_have_to_wait_is_released_once(world: World) -> None:
     limited = await desk(world)
     first, second = await world.start_claimed("a"), await world.start_claimed("b")
     await limited.ask(first)
-    await limited.ask(second)
-    await world.store.exchange_permits(PermitExchange("w1", parked=[PermitPark(second)]))
-    await world.commit(second, then=waiting("go", run_at=world.now()))
+
+    requests = [PermitRequest(second, step, 0, [BANK], park=True) for step in ("", "t")]
+    reply = await world.store.exchange_permits(PermitExchange("w1", requests=requests))
+    await limited.give_back(first)
+    await limited.look()
+
+    assert reply.results == [WAITING, WAITING]
+    claim = await world.claim_one()
+    assert (claim.task.run, claim.task.epoch) == (second.run, second.epoch + 1)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_a_parked_permit_that_the_next_turn_does_not_request_is_withdrawn(world: World, granted: bool) -> None:
+    limited = await desk(world)
+    first, second = await world.start_claimed("a"), await world.start_claimed("b")
+    await limited.ask(first)
+    await limited.ask(second, "", park=True)
+    if granted:
+        await limited.give_back(first)
+    else:
+        await world.send_exit("b")
 
     again = await world.claim_one()
     await world.commit(again.task, then=waiting("go"))
     await limited.give_back(first)
 
+    assert again.task.run == second.run
+    assert await world.store.read(PermitPositionsQuery(second.run)) == []
     assert await limited.used() == 0
 
 

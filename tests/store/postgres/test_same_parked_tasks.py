@@ -24,7 +24,6 @@ from holdfast.store.protocol import (
     Pace,
     PauseQueue,
     PermitExchange,
-    PermitPark,
     PermitRequest,
     PermitResult,
     PermitReturn,
@@ -36,6 +35,7 @@ from store.world import FLOW, LEASE, FakeClock, World, waiting
 _OWNERS = ("w1", "w2")
 _QUEUES = ("default", "bulk")
 _KEYS = ("", "x", "y", "z")
+_MAX_LOSSES = 3
 _PERMITS = """
     SELECT r.instance_id, p.unit, p.step, p.attempt, p.state, p.priority, p.until_end, p.owner, p.epoch, p.parked,
            p.requested_at
@@ -44,11 +44,15 @@ _TASKS = """
     SELECT r.instance_id, r.status, t.unit, t.owner, t.epoch, t.signal, t.has_tokens, t.queue,
            t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= {now} AS due
       FROM holdfast_task AS t JOIN holdfast_run AS r ON r.id = t.run"""
-_USES = "SELECT name, key, used, tat FROM holdfast_limit_use WHERE used > 0"
+# A time of arrival in the past is as good as none: each store forgets it when it finds the key idle.
+_USES = """
+    SELECT name, key, used, CASE WHEN tat > {now} * 1000 THEN tat ELSE 0 END AS tat
+      FROM holdfast_limit_use WHERE used > 0"""
 _COUNTS = """
     SELECT g.waiting, count(p.id) AS waits FROM holdfast_permit_group AS g
       LEFT JOIN holdfast_permit AS p ON p.grp = g.id AND p.state = 0 GROUP BY g.id, g.waiting"""
 
+_PARKED_WITH_OWNER = "SELECT run FROM holdfast_permit WHERE parked IS NOT NULL AND owner IS NOT NULL"
 _LEFT_OVER = """
     SELECT p.run FROM holdfast_permit AS p
      WHERE NOT EXISTS (SELECT 1 FROM holdfast_task AS t WHERE t.run = p.run AND t.unit = p.unit)"""
@@ -82,9 +86,12 @@ class Pair:
         return await call(first, self.tasks[0]), await call(second, self.tasks[1])
 
     async def exchange(
-        self, owner: str, *, returns: Sequence[tuple[str, str, int]] = (),
-        requests: Sequence[tuple[str, str, int, list[LimitKey], int, bool, bool]] = (), parked: Sequence[str] = (),
-    ) -> list[PermitResult]:  # fmt: skip
+        self,
+        owner: str,
+        *,
+        returns: Sequence[tuple[str, str, int]] = (),
+        requests: Sequence[tuple[str, str, int, list[LimitKey], int, bool, bool]] = (),
+    ) -> list[PermitResult]:
         async def call(world: World, tasks: dict[str, TaskRef]) -> Any:
             names = {task.run: name for name, task in tasks.items()}
             reply = await world.store.exchange_permits(
@@ -92,7 +99,6 @@ class Pair:
                     owner,
                     [PermitReturn(tasks[name], step, attempt) for name, step, attempt in returns],
                     [PermitRequest(tasks[name], *rest) for name, *rest in requests],
-                    [PermitPark(tasks[name]) for name in parked],
                 )
             )
             return list(reply.results), sorted((names[one.run], one.step, one.attempt) for one in reply.granted)
@@ -174,13 +180,17 @@ class Pair:
         await self.exchange(owner, returns=returns, requests=requests)
 
     async def release(self, owner: str) -> None:
-        """A run suspends; its waiting permits may stay."""
+        """A run suspends, or requests a permit and is released until the grant."""
         names = self.owned(owner)
         if not names:
             return
         name = self.random.choice(names)
         if self.random.random() < 0.5:
-            await self.exchange(owner, parked=[name])
+            limits, attempt = self.steps.get(name, (self.random.choice(self.groups), 1))
+            step = "s" if name in self.steps else self.random.choice(("", "t"))
+            [result] = await self.exchange(owner, requests=[(name, step, attempt, limits, 0, False, True)])
+            if result is PermitResult.WAITING:
+                return
         delay = self.random.choice((0, 5, None))
 
         async def call(world: World, tasks: dict[str, TaskRef]) -> None:
@@ -219,11 +229,23 @@ class Pair:
         await self.both(lambda world, _: world.store.limits(ChangeLimit(name, values)))
 
     async def lose(self) -> None:
-        """Leases expire; a worker takes the tasks over."""
+        """Leases expire; a worker takes the tasks over.
+
+        SQLite grants what has room at the end of each transaction, PostgreSQL by the next exchange.
+        """
         self.worlds[0].clock.advance(LEASE + 1)
+        await self.settle()
+
+        async def reap(world: World, tasks: dict[str, TaskRef]) -> Any:
+            names = {task.run: name for name, task in tasks.items()}
+            return {(names[one.run], one.losses, one.parked) for one in await world.store.reap(_MAX_LOSSES)}
+
+        first, second = await self.both(reap)
+        assert second == first
         for name in [*self.tasks[0]]:
             self.drop(name)
         for owner in _OWNERS:
+            await self.settle()
             await self.claim(owner)
 
     # --- checks
@@ -234,7 +256,7 @@ class Pair:
 
     async def check(self) -> None:
         seen = [
-            [await _rows(world, text) for text in (_PERMITS, _TASKS.format(now=world.now()), _USES)]
+            [await _rows(world, text.format(now=world.now())) for text in (_PERMITS, _TASKS, _USES)]
             for world in self.worlds
         ]
         for first, second in zip(*seen, strict=True):
@@ -242,6 +264,7 @@ class Pair:
         for world in self.worlds:
             assert all(waiting == waits for waiting, waits in await _rows(world, _COUNTS))
             assert await _rows(world, _LEFT_OVER) == []
+            assert await _rows(world, _PARKED_WITH_OWNER) == []
         for world, size in zip(self.worlds, ("json_array_length(g.limits)", "cardinality(g.names)"), strict=True):
             [(used, taken)] = await _rows(world, _USED.format(size=size))
             assert used == taken

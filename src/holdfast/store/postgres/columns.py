@@ -381,7 +381,6 @@ FOLLOWING = Call(
 _PERMIT = (*TASK, Column("step", "BYTEA", text=True), Column("attempt", "BIGINT"))
 EXCHANGE = Call(
     returns=Part("x", _PERMIT),
-    parked=Part("k", TASK),
     requests=Part(
         "q",
         (

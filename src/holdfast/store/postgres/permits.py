@@ -31,7 +31,6 @@ _MAX_COUNTED = 1000
 async def exchange(tx: Tx, request: PermitExchange) -> PermitReply:
     arrays = EXCHANGE.arrays(
         returns=[(*one.task, one.step, one.attempt) for one in request.returns],
-        parked=[one.task for one in request.parked],
         requests=[_request_row(one) for one in request.requests],
     )
     sql = statements("permits", tx.schema)["exchange"]

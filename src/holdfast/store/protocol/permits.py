@@ -178,12 +178,6 @@ class PermitReturn(NamedTuple):
     attempt: int
 
 
-class PermitPark(NamedTuple):
-    """Keep the waiting permits of a task when its owner releases it. A grant then makes the task due."""
-
-    task: TaskRef
-
-
 @dataclass(frozen=True, slots=True)
 class PermitExchange:
     """One exchange of a worker: returns first, then requests; then everything that has room is granted."""
@@ -191,11 +185,10 @@ class PermitExchange:
     owner: str
     returns: Sequence[PermitReturn] = ()
     requests: Sequence[PermitRequest] = ()
-    parked: Sequence[PermitPark] = ()
 
     @property
     def empty(self) -> bool:
-        return not (self.returns or self.requests or self.parked)
+        return not (self.returns or self.requests)
 
 
 class PermitResult(Enum):

@@ -1,8 +1,8 @@
 """The use of limits in one transaction: the room that limits have, and the permits that are taken from it.
 
 The rows of limits without keys are written at the end: an exchange takes many permits of the same limit. Until then
-the cached row is the current one, so ``flush`` is called before a statement that deletes permits, whose triggers change
-the rows, and ``forget`` after it. Rows of keys are written at once: ``forget_groups`` reads them.
+the cached row is the current one. Triggers change the rows when permits are deleted, so this happens before the first
+read or after the last ``flush``. Rows of keys are written at once: ``forget_groups`` reads them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LimitUses:
         self._tx = tx
         self._limits: dict[str, StoredLimit] | None = None
         self._uses: dict[LimitKey, _Use] = {}
-        """Rows that this transaction has read, as they are now. Triggers change rows when permits are deleted."""
+        """Rows that this transaction has read, as they are now."""
         self._taken: dict[LimitKey, int] = {}
         """Number of permits that rows in the database do not count yet."""
 
@@ -136,10 +136,6 @@ class LimitUses:
         """Write the rows that have changed."""
         for key in list(self._taken):
             self._write(key)
-
-    def forget(self) -> None:
-        """Read the rows again: permits were deleted."""
-        self._uses.clear()
 
     def _write(self, key: LimitKey) -> None:
         _, tat, passed, virtual = self._uses[key]

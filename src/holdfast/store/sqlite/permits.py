@@ -27,6 +27,7 @@ from holdfast.store.protocol import (
     PermitResult,
     PermitReturn,
     Signal,
+    TaskRef,
     ordered_limits,
 )
 from holdfast.store.sqlite.limit_uses import LimitUses
@@ -74,11 +75,10 @@ def exchange(tx: Tx, request: PermitExchange) -> PermitReply:
     flow = _Flow(tx, request.owner)
     for one in request.returns:
         _return(tx, one)
-    for parked in request.parked:
-        tx.connection.execute(_SQL["park"], parked.task)
     flow.settle()  # before new requests: a limit that was freed has room for waiting permits first
     results = [flow.request(one) for one in request.requests]
     flow.flush()
+    flow.release()  # after all requests: what a release returns is for permits that wait already
     earlier = tx.connection.execute(_SQL["hold_granted"], (request.owner,)).fetchall()
     held = [GrantedPermit(run, unit, decode_text(step), *rest) for run, unit, step, *rest in (*flow.held, *earlier)]
     due = bool(tx.connection.execute(_SQL["has_due"]).get)
@@ -156,6 +156,8 @@ class _Flow:
         self._groups: dict[tuple[str, int], tuple[int, bool]] = {}
         """Groups by limits and tokens: their ids, and whether permits wait. Only requests read it, after the grants."""
         self._enqueued: dict[int, _Pending] = {}
+        self._parked: dict[TaskRef, int] = {}
+        """Tasks whose permits have to wait, and their signals."""
 
     def flush(self) -> None:
         """Write the collected changes of limits and groups."""
@@ -186,7 +188,7 @@ class _Flow:
         if held:
             return PermitResult.HELD
         if one.park:
-            self._release(one, signal, has_permits=has_permits)
+            self._parked[one.task] = signal
         return PermitResult.WAITING
 
     def _insert(self, one: PermitRequest, parked: int | None, needs_tokens: int) -> bool:
@@ -262,27 +264,21 @@ class _Flow:
         self.flush()
         return None
 
-    def _release(self, one: PermitRequest, signal: int, *, has_permits: int) -> None:
-        """Release the task of a waiting permit. A requested pause takes effect.
+    def release(self) -> None:
+        """Release the tasks whose permits have to wait. A requested pause takes effect.
 
         A node of a paused graph that was claimed before the pause requests its permit again after the resume.
-        ``has_permits``: the task may have had permits before the request; its release deletes them.
         """
-        connection, (run, unit, *_) = self._tx.connection, one.task
-        pause = signal & Signal.PAUSE
-        if has_permits or pause:
-            self.flush()
-        [(paused, queue_paused)] = connection.execute(_SQL["release"], one.task).fetchall()
-        if pause:
-            set_paused(self._tx, run)
-        if paused or queue_paused:
-            self.flush()
-            if not paused and not pause:
-                connection.execute(_SQL["make_due"], (run, unit, self._tx.now))
-            connection.execute(_SQL["withdraw"], (run, unit))
-        if has_permits or pause or paused or queue_paused:
-            self._uses.forget()
-            self._groups.clear()
+        connection = self._tx.connection
+        for task, signal in self._parked.items():
+            pause = signal & Signal.PAUSE
+            [(paused, queue_paused)] = connection.execute(_SQL["release"], task).fetchall()
+            if pause:
+                set_paused(self._tx, task.run)
+            if paused or queue_paused:
+                if not paused and not pause:
+                    connection.execute(_SQL["make_due"], (task.run, task.unit, self._tx.now))
+                connection.execute(_SQL["withdraw"], (task.run, task.unit))
 
     # --- grants
 

@@ -209,7 +209,7 @@ BEGIN
     RETURN v_results;
 END $$;
 
--- One exchange of a worker: returns, parks, grants, requests. p_all: return all permits that the worker holds, because
+-- One exchange of a worker: returns, grants, requests. p_all: return all permits that the worker holds, because
 -- the reply to an earlier attempt of this call was lost. The arrays of limits hold JSON lists of [name, key].
 CREATE OR REPLACE FUNCTION {schema}.holdfast_exchange_permits(
     p_now BIGINT, p_store TEXT, p_all BOOLEAN, p_owner TEXT, {exchange.parameters}
@@ -226,7 +226,7 @@ DECLARE
     v_held {schema}.holdfast_permit[];
     v_woken INTEGER;
 BEGIN
-    IF cardinality(p_q_run) = 0 AND cardinality(p_x_run) = 0 AND cardinality(p_k_run) = 0 AND NOT p_all
+    IF cardinality(p_q_run) = 0 AND cardinality(p_x_run) = 0 AND NOT p_all
        AND NOT EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE freed)
        AND NOT EXISTS (SELECT FROM {schema}.holdfast_limit_use WHERE ready_at IS NOT NULL AND ready_at <= v_now)
        AND NOT EXISTS (SELECT FROM {schema}.holdfast_permit
@@ -251,11 +251,6 @@ BEGIN
          WHERE p.run = x.run AND p.unit = x.unit AND p.step = x.step AND p.attempt = x.attempt AND p.owner = x.owner
            AND p.epoch = x.epoch;
     END IF;
-    IF cardinality(p_k_run) > 0 THEN
-        UPDATE {schema}.holdfast_permit AS p SET parked = p.epoch FROM {exchange.parked.rows}
-         WHERE p.run = k.run AND p.unit = k.unit AND p.owner = k.owner AND p.epoch = k.epoch
-           AND p.state < {PermitState.HELD};
-    END IF;
     v_held := {schema}.holdfast_settle_limits(v_now, p_owner);
     IF cardinality(p_q_run) > 0 THEN
         results := {schema}.holdfast_request_permits(
@@ -268,7 +263,7 @@ BEGIN
     END IF;
     WITH held AS (
         UPDATE {schema}.holdfast_permit AS p SET state = {PermitState.HELD}
-         WHERE p.state = {PermitState.GRANTED} AND p.owner = p_owner AND p.parked IS NULL RETURNING p AS permit
+         WHERE p.state = {PermitState.GRANTED} AND p.owner = p_owner RETURNING p AS permit
     )
     SELECT v_held || array_agg(h.permit) INTO v_held FROM held AS h;
     IF p_all THEN

@@ -323,8 +323,7 @@ BEGIN
         v_left := v_take.taken;
         WITH granted AS (
             UPDATE {schema}.holdfast_permit AS p
-               SET state = CASE WHEN p.owner = p_owner AND p.parked IS NULL THEN {PermitState.HELD}
-                                ELSE {PermitState.GRANTED} END,
+               SET state = CASE WHEN p.owner = p_owner THEN {PermitState.HELD} ELSE {PermitState.GRANTED} END,
                    woken = false
               FROM unnest(v_permits, v_take.taken) AS t (id, taken) WHERE t.taken AND p.id = t.id
             RETURNING p AS permit

@@ -446,11 +446,6 @@ BEGIN
     DELETE FROM holdfast_permit
      WHERE run = OLD.run AND unit = OLD.unit AND parked IS NOT OLD.epoch AND NOT (until_end = 1 AND state = 2);
     UPDATE holdfast_permit SET owner = NULL WHERE run = OLD.run AND unit = OLD.unit AND parked IS OLD.epoch;
-    -- A permit that was granted after the owner decided to suspend must not be forgotten.
-    UPDATE holdfast_task SET run_at = coalesce(OLD.run_at, 0)
-     WHERE run = OLD.run AND unit = OLD.unit AND owner IS NULL
-       AND EXISTS (SELECT 1 FROM holdfast_permit
-                    WHERE run = OLD.run AND unit = OLD.unit AND state = 1 AND parked IS OLD.epoch);
 END;
 
 CREATE TRIGGER holdfast_task_deleted AFTER DELETE ON holdfast_task WHEN OLD.permits = 1

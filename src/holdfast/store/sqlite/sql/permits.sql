@@ -101,10 +101,6 @@ UPDATE holdfast_task SET permits = 1 WHERE run = ?1 AND unit = ?2 AND permits = 
 -- name: mark_tokens
 UPDATE holdfast_task SET has_tokens = 1 WHERE run = ?1 AND unit = 0 AND has_tokens = 0;
 
--- name: park
-UPDATE holdfast_permit SET parked = epoch
- WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4 AND state < 2;
-
 -- Release a task whose permit has to wait; the grant makes the task due. Returns two flags: the run is paused, and the
 -- queue is paused.
 -- name: release
@@ -198,12 +194,12 @@ UPDATE holdfast_permit_group SET name = ?2, key = ?3, pass = max(pass, ?4) WHERE
 
 -- A permit of the worker whose exchange this is (?2, or ?3 below) is held at once.
 -- name: grant
-UPDATE holdfast_permit SET state = iif(owner = ?2 AND parked IS NULL, 2, 1) WHERE id = ?1
+UPDATE holdfast_permit SET state = iif(owner = ?2, 2, 1) WHERE id = ?1
 RETURNING run, unit, step, owner, state, attempt, epoch;
 
 -- The first permits of a group.
 -- name: grant_many
-UPDATE holdfast_permit SET state = iif(owner = ?3 AND parked IS NULL, 2, 1)
+UPDATE holdfast_permit SET state = iif(owner = ?3, 2, 1)
  WHERE id IN (SELECT id FROM holdfast_permit WHERE grp = ?1 AND state = 0 ORDER BY priority, id LIMIT ?2)
 RETURNING run, unit, step, owner, state, attempt, epoch;
 
@@ -241,7 +237,7 @@ DELETE FROM holdfast_permit
                   AND t.queue = ?1);
 
 -- name: hold_granted
-UPDATE holdfast_permit SET state = 2 WHERE state = 1 AND owner = ?1 AND parked IS NULL
+UPDATE holdfast_permit SET state = 2 WHERE state = 1 AND owner = ?1
 RETURNING run, unit, step, attempt, epoch;
 
 -- name: positions
