@@ -34,7 +34,7 @@ async def served(url: str, folder: Path, port: int) -> AsyncIterator[asyncio.sub
     """A server with a worker; it is killed at the end."""
     (folder / "counting_app.py").write_text(
         f"import sys\nsys.path.insert(0, {str(_TESTS)!r})\n"
-        f"from streams.program import make_app\napp = make_app({url!r})\n"
+        f"from streams.program import make_app\napp = make_app({url!r}, killed_in=['b'])\n"
     )
     command = ["serve", "counting_app:app", "--worker", "--port", str(port), "--app-dir", str(folder)]
     with (folder / "server.log").open("ab") as log:
