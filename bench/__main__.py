@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench import machine, scale
 from bench.plan import CONTENDERS, WORKLOADS, Plan, run
+from bench.processes import COMPILED
 from bench.report import comparison
 
 
@@ -64,6 +65,9 @@ def contenders(options: argparse.Namespace) -> list[str]:
         if machine.version(package) is None and any(name.startswith(prefix) for name in chosen):
             print(f"{package} is not installed and is left out; the dependency group `bench` has it.", file=sys.stderr)
             chosen = [name for name in chosen if not name.startswith(prefix)]
+    if "compiled" in chosen and not COMPILED.exists():
+        print("the compiled build is left out; `make compiled` makes it.", file=sys.stderr)
+        chosen.remove("compiled")
     if "restate" in chosen and shutil.which("restate-server") is None:
         print(
             "restate-server is not on the PATH and is left out; npm has it (@restatedev/restate-server).",

@@ -30,6 +30,7 @@ MEASURES: dict[str, Measure] = {
 
 CONTENDERS = {
     "holdfast": "bench.holdfast_contender",
+    "compiled": "bench.holdfast_contender",
     "dbos": "bench.dbos_contender",
     "dbos_default": "bench.dbos_contender",
     "absurd": "bench.absurd_contender",

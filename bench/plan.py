@@ -19,10 +19,10 @@ from bench.report import Results, Workload, number
 if TYPE_CHECKING:
     from bench.postgres import Server
 
-CONTENDERS = ("holdfast", "dbos", "dbos_default", "restate", "absurd", "ceiling")
-ON_SQLITE = ("holdfast", "dbos", "dbos_default", "restate", "ceiling")
+CONTENDERS = ("holdfast", "compiled", "dbos", "dbos_default", "restate", "absurd", "ceiling")
+ON_SQLITE = ("holdfast", "compiled", "dbos", "dbos_default", "restate", "ceiling")
 """Contenders with a file on this machine. Restate keeps its own files."""
-ON_POSTGRES = ("holdfast", "dbos_default", "absurd")
+ON_POSTGRES = ("holdfast", "compiled", "dbos_default", "absurd")
 
 WORKLOADS = (
     Workload(
@@ -125,7 +125,7 @@ def _recovery_notes(plan: Plan, results: Results) -> list[str]:
     notes: list[str] = []
     for contender in plan.contenders:
         for measured in results.rounds["W6", contender]:
-            lease = f", lease {plan.lease:g} s" if contender == "holdfast" else ""
+            lease = f", lease {plan.lease:g} s" if contender in ("holdfast", "compiled") else ""
             notes.append(
                 f"W6 {contender}{lease}: {measured['left']:,.0f} steps were left, the ideal is "
                 f"{measured['ideal']:.2f} s, this took {number(measured['value'])} s "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TIME_LIMIT_SECONDS = 120.0
 
 
+COMPILED = Path(os.environ.get("BENCH_COMPILED", ROOT / ".venvs/compiled/bin/python"))
+"""The interpreter of the environment with the compiled build (`make compiled`)."""
+
+
 class MeasurementError(Exception):
     """A child failed or took too long; the message ends with the last line it wrote."""
 
@@ -21,7 +26,7 @@ class MeasurementError(Exception):
 def spawn(job: Job, *, errors: IO[str] | None = None) -> subprocess.Popen[str]:
     """Start the child. If the caller does not read its stderr, pass a file, or the child blocks on a full pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", "bench.child", job.to_json()],
+        [COMPILED if job.contender == "compiled" else sys.executable, "-m", "bench.child", job.to_json()],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=errors or subprocess.PIPE,

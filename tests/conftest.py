@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.store.sqlite import opening
+from holdfast.workflow import machine
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -79,6 +80,14 @@ def _version(name: str) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     promises.check_names(items)
     mark_unmeasured(items)
+    if not str(machine.__file__).endswith(".py"):
+        skip_interpreted(items)
+
+
+def skip_interpreted(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (mark := item.get_closest_marker("interpreted")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"compiled build: {mark.args[0]}"))
 
 
 MEASURED = {

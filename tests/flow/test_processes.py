@@ -171,7 +171,7 @@ def _is_unlocked(file: str) -> bool:
     try:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
-    except apsw.BusyError:
+    except (apsw.BusyError, apsw.ProtocolError):  # the second: a suspended process holds a lock of the wal-index
         return False
     finally:
         connection.close()

@@ -22,6 +22,7 @@ def test_starts_with_policies_and_limits_keep_their_promises_under_crashes(reque
 
 
 @pytest.mark.parametrize("name", FOUND_BY)
+@pytest.mark.interpreted("a planted bug replaces functions that a compiled build calls directly")
 def test_a_planted_bug_of_flow_control_is_found(name: str, request: pytest.FixtureRequest) -> None:
     if name == "lost key" and not request.config.getoption("--long"):
         pytest.skip("takes a while: nothing wakes the run")
@@ -29,6 +30,7 @@ def test_a_planted_bug_of_flow_control_is_found(name: str, request: pytest.Fixtu
         assert run_seed(FOUND_BY[name]) != []
 
 
+@pytest.mark.interpreted("a planted bug replaces functions that a compiled build calls directly")
 async def test_a_key_is_not_starved_and_a_planted_bug_that_starves_it_is_found() -> None:
     assert await fairness() == []
 

@@ -68,6 +68,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[GraphRunTurn]:
     return turns
 
 
+@pytest.mark.interpreted("replaces a method of an object of a compiled class")
 async def test_the_end_of_a_child_is_handled_if_it_arrives_during_the_end_of_another(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, turns: list[GraphRunTurn]
 ) -> None:

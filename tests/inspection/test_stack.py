@@ -107,6 +107,7 @@ async def test_every_task_that_has_not_ended_has_a_stack(app: Holdfast, h: Harne
     assert (tasks["listener"].frames, tasks["listener"].waiting_for) == ([], "message 'hello'")
 
 
+@pytest.mark.interpreted("compiled functions have no frames")
 async def test_the_option_all_adds_the_frames_of_the_engine(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def nap(ctx: Context) -> None:

@@ -188,6 +188,7 @@ async def has_reported(caplog: pytest.LogCaptureFixture) -> bool:
 @pytest.mark.promise("isolation-of-runs")
 @pytest.mark.above_the_store
 @pytest.mark.usefixtures("short_pauses")
+@pytest.mark.interpreted("replaces a method that a compiled build calls directly")
 async def test_a_workflow_that_spins_is_reported_and_delays_no_other_run(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_search_that_is_stopped_is_not_complete() -> None:
 
 
 @pytest.mark.parametrize("bug", FOUND_IN)
+@pytest.mark.interpreted("a planted bug replaces functions that a compiled build calls directly")
 def test_the_exploration_finds_a_bug_that_random_seeds_find_rarely(bug: str) -> None:
     name, faults = FOUND_IN[bug]
     explored = replace(scenario(name, *faults), faulty=("w1",))

@@ -56,6 +56,7 @@ async def write_all(*values: Any, name: str = "out") -> None:
             await out.write(value)
 
 
+@pytest.mark.interpreted("replaces a method that a compiled build calls directly")
 async def test_an_attempt_that_ends_while_its_cancellation_is_written_is_settled_once(
     app: Holdfast, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_event_type
 from holdfast.errors import InvalidDurationError
-from holdfast.kernel.driver import ReportedFailure
+from holdfast.kernel.attempt import ReportedFailure
 from holdfast.store.protocol import Outbound as Outgoing
 
 

@@ -196,7 +196,7 @@ def package_of(filename: str) -> str | None:
     path = Path(filename)
     if path in _EXAMPLES:
         return None
-    if path.is_relative_to(_PACKAGE):
+    if path.is_relative_to(_PACKAGE) or path.parts[:1] == (ENGINE,):  # the second: a frame of a compiled module
         return ENGINE
     for root in _library_paths():
         if path.is_relative_to(root):

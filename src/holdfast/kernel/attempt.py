@@ -81,6 +81,15 @@ class Attempt:
             self.logs = [line]  # the list is created late, because most attempts write no log line
 
 
+class ReportedFailure:
+    """Base class of recorded values that report a failed attempt although the function returned.
+
+    The last heartbeat of such an attempt is stored, as after an exception.
+    """
+
+    __slots__ = ()
+
+
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)

@@ -12,28 +12,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.core.failure import Failure
-from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.attempt import ReportedFailure, StepTx, Transaction
+from holdfast.store.protocol import (
+    Fact,
+    Finish,
+    Following,
+    LimitKey,
+    LiveTransaction,
+    Log,
+    NewEvent,
+    NewRun,
+    Observed,
+    Park,
+    RecordedOperation,
+    RequestResult,
+    RunRecord,
+    Snapshot,
+    Statement,
+    StoredEvent,
+)
 
 if TYPE_CHECKING:
     from holdfast.kernel.requests import Requests
-    from holdfast.store.protocol import (
-        Fact,
-        Finish,
-        Following,
-        LimitKey,
-        LiveTransaction,
-        Log,
-        NewEvent,
-        NewRun,
-        Observed,
-        Park,
-        RecordedOperation,
-        RequestResult,
-        RunRecord,
-        Snapshot,
-        Statement,
-        StoredEvent,
-    )
 
 
 class Call(Protocol):
@@ -90,15 +90,6 @@ class Call(Protocol):
     def start_fact(self, attempt: int, at: int) -> Fact | None:
         """The START fact that shows this attempt while it runs; None if it is recorded already or not needed."""
         ...
-
-
-class ReportedFailure:
-    """Base class of recorded values that report a failed attempt although the function returned.
-
-    The last heartbeat of such an attempt is stored, as after an exception.
-    """
-
-    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,7 @@ from holdfast.core.model import StepType
 from holdfast.errors import StateError, StoreError
 from holdfast.kernel.attempt import (
     Attempt,
+    ReportedFailure,
     RequestFactory,
     StepEngine,
     StepHeartbeat,
@@ -30,7 +31,7 @@ from holdfast.kernel.attempt import (
     Transaction,
     current_attempt,
 )
-from holdfast.kernel.driver import Call, Outcome, ReportedFailure, StepWrites
+from holdfast.kernel.driver import Call, Outcome, StepWrites
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.streams import AttemptStreams
 from holdfast.kernel.telemetry import Telemetry

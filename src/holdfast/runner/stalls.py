@@ -21,8 +21,8 @@ from holdfast.ports import Spawn
 from holdfast.runner import report
 from holdfast.runner.attempts import RunningAttempt
 from holdfast.runner.report import Blocker
-from holdfast.runner.turn import Turn
 from holdfast.runner.unit_turns import UnitTurn
+from holdfast.store.protocol import RunRecord
 
 _CHECKS_PER_LIMIT = 8
 _LATE_SECONDS = 0.5
@@ -81,8 +81,10 @@ def blocker(frame: FrameType | None, seconds: float) -> tuple[Blocker, float, st
     """The step or workflow that the event loop's thread runs, the limit, and the stack below the engine's call."""
     inner: list[FrameType] = []
     while frame is not None:
-        known = _KNOWN.get(frame.f_code)
-        identified = None if known is None else known(frame.f_locals.get("self"))
+        known, owner = _KNOWN.get(frame.f_code), frame.f_locals.get("self")
+        if known is None and getattr(owner, "runs_workflow_code", False):
+            known = _of_workflow_loop
+        identified = None if known is None else known(owner)
         if identified is not None:
             return identified, seconds, tracebacks.format_stack(reversed(inner))
         inner.append(frame)
@@ -101,8 +103,15 @@ def _of_handle(handle: Any) -> Blocker | None:
     return None if attempt is None else _step(attempt.key, attempt.number, attempt.pid)
 
 
-def _of_turn(turn: Any) -> Blocker:
-    run = turn.claim.run
+def _of_workflow_loop(loop: Any) -> Blocker | None:
+    return None if loop.run is None else _code_of(loop.run)
+
+
+def _of_unit(turn: Any) -> Blocker:
+    return _code_of(turn.claim.run)
+
+
+def _code_of(run: RunRecord) -> Blocker:
     return Blocker(f"workflow code of run {report.named(run)}", "put the call into a step", run.pid)
 
 
@@ -111,9 +120,9 @@ def _step(key: str, attempt: int, pid: str) -> Blocker:
     return Blocker(f"step {key!r} of run {pid}, attempt {attempt}", advice, pid, key)
 
 
+# Only functions of modules that are never compiled: compiled functions have no frames.
 _KNOWN: dict[CodeType, Callable[[Any], Blocker | None]] = {
     RunningAttempt._run.__code__: _of_running,
-    Turn._advance.__code__: _of_turn,
-    UnitTurn._begin.__code__: _of_turn,
+    UnitTurn._begin.__code__: _of_unit,
     asyncio.Handle._run.__code__: _of_handle,
 }

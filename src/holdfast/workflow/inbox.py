@@ -167,12 +167,17 @@ class Inbox:
             self._mailbox.clear()
         if self._processes is not None:
             self._processes.clear()
-        del self._mailbox, self._processes, self._make_processes
+        self._mailbox = self._processes = None
+        self._make_processes = _refuse_processes
 
     def prepare_successor(self) -> None:
         """Queue the operations by which the successor of ``continue_as_new`` gets unreceived exit events."""
         if self._processes is not None:
             self._processes.prepare_successor()
+
+
+def _refuse_processes(_consume: Consume) -> Processes:
+    raise RuntimeError("the machine is closed")
 
 
 def _payload(event: StoredEvent) -> Any:

@@ -106,6 +106,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     runs_workflow_code = True
     """Read by ``holdfast.core.workflow_code``."""
 
+    run: Any = None
+    """The record of the run, for reports of code that blocks the worker."""
+
     def __init__(self, host: TimerHost, seed: int = 0) -> None:
         self.host: TimerHost = host
         self.salt = (seed & 0xFFFFFFF) << 32

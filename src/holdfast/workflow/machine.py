@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Coroutine, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -126,11 +125,14 @@ class Machine:
         self._strict = strict
         self._is_new = run.started_at is None
         self._closed = False
+        self._versions: Versions | None = None
+        self._randomness: Randomness | None = None
         self._options = NO_OPTIONS if run.options is None else RunOptions.decode(run.options)
         self.values = MappingProxyType(self._options.context) if self._options.context else NO_VALUES
         self.attributes = RunAttributes(self._options, run, limits)
 
         self.loop = loop = WorkflowLoop(NO_HOST, run.seed)  # type: ignore[abstract]  # its module adds the methods
+        loop.run = run
         self.execution = execution = Execution(loop)
         self.position = position = Position(run.started_at)
         self._history = history = RecordedHistory(snapshot)
@@ -167,13 +169,17 @@ class Machine:
         )
         loop.host = LoopHost(position, keys, queue, self.steps, log)
 
-    @cached_property
+    @property
     def versions(self) -> Versions:
-        return Versions(self._history, self._buffer, self.position, self.limits)
+        if self._versions is None:
+            self._versions = Versions(self._history, self._buffer, self.position, self.limits)
+        return self._versions
 
-    @cached_property
+    @property
     def randomness(self) -> Randomness:
-        return Randomness(self.run, self.loop)
+        if self._randomness is None:
+            self._randomness = Randomness(self.run, self.loop)
+        return self._randomness
 
     def _make_processes(self, consume: Consume) -> Processes:
         return Processes(

@@ -23,6 +23,7 @@ from holdfast.workflow.pending import PendingStep
 from holdfast.workflow.position import Position
 from holdfast.workflow.repeated_calls import NamedCall
 from holdfast.workflow.run_log import RunLog
+from holdfast.workflow.step_await import await_step
 from holdfast.workflow.steps import StepSpec
 
 _DO = StepType.DO
@@ -95,7 +96,7 @@ class StepCalls:
         key = name if count == 1 else f"{name}#{count}"
         if self._aliases:
             key = self._aliases.get(key, key)
-        coro = self._do(key, name if registered else None, spec, args, kwargs)
+        coro = await_step(self, key, name if registered else None, spec, args, kwargs)
         self._unstarted[key] = coro
         return coro
 
@@ -111,7 +112,7 @@ class StepCalls:
         first = self._first_calls.setdefault(key, call)
         if first is not call:
             self._compare_calls(key, first, call)
-        coro = self._do(key, None, spec, args, kwargs)
+        coro = await_step(self, key, None, spec, args, kwargs)
         if key not in self._unstarted:
             self._unstarted[key] = coro
         return coro
@@ -121,40 +122,41 @@ class StepCalls:
         if how is not None:
             self._log.warn_once(f"repeated {key}", repeated_calls.warning(key, how))
 
-    async def _do(
-        self, key: str, name: str | None, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    # --- used by ``await_step``
+
+    def begin(self, key: str) -> Fact | None:
+        """Register the use of a key by a call that is awaited now. Returns the result, if it was delivered already."""
         self._unstarted.pop(key, None)
-        keys = self._keys
-        result = keys.use(key, _DO)
-        if result is not None:
-            return self._value_of(result, spec)
+        return self._keys.use(key, _DO)
+
+    def request(
+        self, key: str, name: str | None, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> PendingStep:
+        """Queue the call; its future receives the result."""
         future: asyncio.Future[Any] = _Future(loop=self._execution.loop)
         step = PendingStep(
             key, name, future, self._position.now_ms, spec, args, kwargs, self._values, self._limits.result
         )
-        keys.pending[key] = step
+        self._keys.pending[key] = step
         self._attempts.add(step)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if keys.abandon(step):
-                self._attempts.cancel(step)
-            raise
-        finally:
-            del step, future  # an error's traceback refers to this frame: the frame must not refer to the error
+        return step
+
+    def abandon(self, step: PendingStep) -> None:
+        """Cancel a call whose ``await`` the code cancelled."""
+        if self._keys.abandon(step):
+            self._attempts.cancel(step)
 
     # --- results
 
     def resolve(self, step: PendingStep, result: Fact) -> None:
         """Resume the code that waits for a step with the decoded value of its result, or with its error."""
         try:
-            step.future.set_result(self._value_of(result, step.spec))
+            step.future.set_result(self.value_of(result, step.spec))
         except BaseException as error:
             # The traceback refers to this future: keeping it would make a reference cycle.
             step.future.set_exception(error.with_traceback(None))
 
-    def _value_of(self, result: Fact, spec: StepSpec) -> Any:
+    def value_of(self, result: Fact, spec: StepSpec) -> Any:
         """The recorded value. Raises the error of a step that failed."""
         try:
             if result.ok:

@@ -93,6 +93,7 @@ async def test_only_short_histories_are_loaded_on_the_thread_of_the_loop(
     assert [thread is threading.current_thread() for thread in threads] == [inline]
 
 
+@pytest.mark.interpreted("replaces a method that a compiled build calls directly")
 async def test_reads_that_wait_for_the_thread_are_handed_over_together(
     store: SqliteStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

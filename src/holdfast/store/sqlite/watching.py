@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.core.model import Status
 from holdfast.store.protocol import RelatedRun, Relations, RelationsQuery, Watch
 from holdfast.store.sqlite.sql import statements
@@ -27,7 +29,7 @@ def unwatch(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
 def relations(tx: Tx, query: RelationsQuery) -> Relations:
     run = query.run
 
-    def related(name: str) -> list[tuple[str, str]]:
+    def related(name: str) -> list[tuple[str, Any]]:
         return [(f"{row[0]}/{row[1]}", row[2]) for row in tx.connection.execute(_SQL[name], (run, _MAX_RELATIONS))]
 
     return Relations(

@@ -279,5 +279,4 @@ def _close(task: asyncio.Task[Any]) -> None:
     for _ in range(_MAX_CLOSES):
         with suppress(BaseException):
             coro.close()
-        if coro.cr_frame is None:
             return
