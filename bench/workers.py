@@ -1,7 +1,8 @@
-"""PostgreSQL with more than one process: `python -m bench workers`.
+"""More than one worker process: `python -m bench workers`.
 
-Throughput of one and of two worker processes on a full queue, the CPU time that the workers and the whole machine use
-for it, and the latency from a start in one process to the run in another: by notification and by polling alone.
+On SQLite and on PostgreSQL: throughput of one and of two worker processes on a full queue, and the CPU time that the
+workers and the whole machine use for it. On PostgreSQL also the latency from a start in one process to the run in
+another: by notification and by polling alone.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import apsw
 import asyncpg
 
-from bench.contract import Job
+from bench.contract import Job, database
 from bench.holdfast_contender import build
 from bench.postgres import Server, serving
 from bench.processes import ROOT
@@ -55,31 +57,56 @@ def workers(url: str, count: int) -> Iterator[list[subprocess.Popen[str]]]:
             process.wait()
 
 
-async def measure_throughput(server: Server, name: str, count: int) -> tuple[float, float, float]:
+Counter = Callable[[], Awaitable[int]]
+"""Returns the number of runs that are complete."""
+_COUNT = "SELECT count(*) FROM {} WHERE status = 'complete'"
+
+
+async def measure_throughput(url: str, count: int, completed: Counter) -> tuple[float, float, float]:
     """Runs per second after the first tenth of them, and the CPU cores used by the workers and in all."""
-    url = server.database(name)
     app, flows = build(Job("holdfast", "workers", url))
     async with app.connect():
         for first in range(0, RUNS, 1000):
             await app.start_many(flows.steps, [Start(f"r-{n}", STEPS) for n in range(first, first + 1000)])
-    connection = await asyncpg.connect(url)
     with workers(url, count) as processes:
-        done_before = await _wait_until_ended(connection, RUNS // 10)
+        done_before = await _wait_until(completed, RUNS // 10)
         used, all_used = sum(map(_cpu, processes)), _machine_cpu()
         started = time.perf_counter()
-        await _wait_until_ended(connection, RUNS)
+        await _wait_until(completed, RUNS)
         seconds = time.perf_counter() - started
         used, all_used = sum(map(_cpu, processes)) - used, _machine_cpu() - all_used
-    await connection.close()
     return (RUNS - done_before) / seconds, used / seconds, all_used / seconds
 
 
-async def _wait_until_ended(connection: asyncpg.Connection, at_least: int) -> int:
+async def _wait_until(completed: Counter, at_least: int) -> int:
     while True:
-        ended: int = await connection.fetchval("SELECT count(*) FROM holdfast.holdfast_run WHERE status = 'complete'")
+        ended = await completed()
         if ended >= at_least:
             return ended
         await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def _counting_on_postgres(url: str) -> AsyncIterator[Counter]:
+    connection = await asyncpg.connect(url)
+    yield lambda: connection.fetchval(_COUNT.format("holdfast.holdfast_run"))
+    await connection.close()
+
+
+@asynccontextmanager
+async def _counting_on_sqlite(file: str) -> AsyncIterator[Counter]:
+    """The file appears with the first start, so each count opens it."""
+
+    async def completed() -> int:
+        connection = apsw.Connection(file, apsw.SQLITE_OPEN_READONLY)
+        connection.set_busy_timeout(5000)
+        try:
+            count: int = connection.execute(_COUNT.format("holdfast_run")).get
+        finally:
+            connection.close()
+        return count
+
+    yield completed
 
 
 def _cpu(process: subprocess.Popen[str]) -> float:
@@ -115,15 +142,34 @@ async def wake_up(server: Server, name: str, *, notified: bool) -> list[float]:
 
 
 def run(where: Path) -> str:
+    on_sqlite = asyncio.run(_measured_on_sqlite(where))
     with serving(where) as server:
-        return asyncio.run(_measured(server))
+        return "\n".join([on_sqlite, "", asyncio.run(_measured(server))])
+
+
+_HEADER = ["worker processes", "runs/s", "steps/s", "cores used by workers", "cores used in all"]
+
+
+def _row(count: int, rate: float, used: float, all_used: float) -> list[str]:
+    return [str(count), f"{rate:,.0f}", f"{rate * STEPS:,.0f}", f"{used:.2f}", f"{all_used:.2f}"]
+
+
+async def _measured_on_sqlite(where: Path) -> str:
+    lines = [_HEADER]
+    for count in (1, 2, 1, 2):
+        file = database(where, f"drain{len(lines)}")
+        async with _counting_on_sqlite(file) as completed:
+            lines.append(_row(count, *await measure_throughput(f"sqlite:///{file}", count, completed)))
+    title = f"SQLite, {RUNS:,} runs of {STEPS} steps in the queue, {os.cpu_count()} cores"
+    return "\n".join(["", title, "", table(lines)])
 
 
 async def _measured(server: Server) -> str:
-    lines = [["worker processes", "runs/s", "steps/s", "cores used by workers", "cores used in all"]]
+    lines = [_HEADER]
     for count in (1, 2, 1, 2):
-        rate, used, all_used = await measure_throughput(server, f"drain{len(lines)}", count)
-        lines.append([str(count), f"{rate:,.0f}", f"{rate * STEPS:,.0f}", f"{used:.2f}", f"{all_used:.2f}"])
+        url = server.database(f"drain{len(lines)}")
+        async with _counting_on_postgres(url) as completed:
+            lines.append(_row(count, *await measure_throughput(url, count, completed)))
     notified_ms = await wake_up(server, "notified", notified=True)
     polled = await wake_up(server, "polled", notified=False)
     return "\n".join(
