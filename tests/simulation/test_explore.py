@@ -40,6 +40,16 @@ def test_no_schedule_of_a_scenario_breaks_a_promise() -> None:
     assert found.schedules > found.states / 2 > 20
 
 
+def test_time_moves_on_while_a_stalled_process_holds_a_reply() -> None:
+    """Otherwise the schedule ends where no action is possible."""
+    left = iter(range(300))
+    stalling = replace(scenario("an event against a deadline beside a step", CallEnd.STALL_AFTER), faulty=("w1",))
+
+    found = explore(stalling, lambda: next(left, None) is not None)
+
+    assert (found.failures, found.schedules) == ([], 300)
+
+
 def test_two_explorations_of_a_scenario_have_the_same_states() -> None:
     first, second = explore(scenario(DEADLINE)), explore(scenario(DEADLINE))
 

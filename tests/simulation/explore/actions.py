@@ -24,6 +24,7 @@ _FINDS_SOMETHING = {
     "reap": "SELECT 1 FROM holdfast_task WHERE owner IS NOT NULL AND lease_until <= ?2 LIMIT 1",
     "heartbeat": "SELECT 1 FROM holdfast_task WHERE owner = ?1 AND ?2 LIMIT 1",
     "fetch_signals": "SELECT 1 FROM holdfast_task WHERE owner = ?1 AND signal <> 0 AND ?2 LIMIT 1",
+    "queues": "SELECT 1 FROM holdfast_queue WHERE ?1 <> '' AND ?2 LIMIT 1",
 }
 """Calls of a worker's loops, each with a query that has a row if the call finds something: owner, time."""
 _REPORTS_LOSSES = ("heartbeat", "fetch_signals")
@@ -206,7 +207,8 @@ class Actions:
     def _time_may_move(self, ready: list[Call]) -> bool:
         """Return True if no call is pending, and nothing that is delayed has been delayed long enough."""
         moves = self._table.moves
-        slow = [call.slow_since for call in (*ready, *self._table.held.values()) if call.slow_since is not None]
+        delayed = [call for call in (*ready, *self._table.held.values()) if not call.process.stopped]
+        slow = [call.slow_since for call in delayed if call.slow_since is not None]
         return (
             not any(call.slow_since is None for call in ready)
             and not self._table.notifications
