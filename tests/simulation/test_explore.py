@@ -47,7 +47,8 @@ def test_time_moves_on_while_a_stalled_process_holds_a_reply() -> None:
 
     found = explore(stalling, lambda: next(left, None) is not None)
 
-    assert (found.failures, found.schedules) == ([], 300)
+    assert found.failures == []
+    assert found.schedules >= 300
 
 
 def test_two_explorations_of_a_scenario_have_the_same_states() -> None:
