@@ -134,7 +134,7 @@ $(COMPILED)/.ready: pyproject.toml hatch_build.py $(shell find src -name '*.py' 
 	HOLDFAST_COMPILE=1 $(COMPILED)/bin/uv pip install --quiet --python $(COMPILED)/bin/python --reinstall-package holdfast '.[all]' --group dev --group bench
 	touch $@
 
-compiled: $(COMPILED)/.ready ## Compile the hot modules with mypyc, and install them in .venvs/compiled (3 minutes)
+compiled: $(COMPILED)/.ready ## Compile the hot modules with mypyc, and install them in .venvs/compiled (Python 3.11, 3 minutes)
 
 test-compiled: $(COMPILED)/.ready ## Run the tests on the compiled build (10 minutes)
 	$(COMPILED)/bin/python -m pytest -n 4
