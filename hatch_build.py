@@ -47,7 +47,7 @@ class CompiledModules(BuildHookInterface[Any]):
             return
         if sys.version_info[:2] not in TESTED:
             raise RuntimeError(
-                f"HOLDFAST_COMPILE: the compiled build is tested on Python 3.11 only, and this is {sys.version.split()[0]}; "
+                f"the compiled build is tested on Python 3.11 only, and this is {sys.version.split()[0]}; "
                 "install without HOLDFAST_COMPILE"
             )
         work = Path(mkdtemp(prefix="holdfast-compiled-"))
