@@ -36,6 +36,9 @@ TESTED = {(3, 11)}
 class CompiledModules(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
+    _work: Path | None = None
+    """The folder of the build; None: nothing is compiled."""
+
     def _compiles(self) -> bool:
         return os.environ.get("HOLDFAST_COMPILE") == "1"
 
@@ -72,5 +75,5 @@ class CompiledModules(BuildHookInterface[Any]):
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        if self._compiles():
+        if self._work is not None:
             shutil.rmtree(self._work, ignore_errors=True)

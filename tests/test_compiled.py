@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import ast
-import subprocess
+import runpy
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from holdfast.core import tracebacks
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "holdfast"
@@ -89,17 +92,34 @@ def test_a_compiled_module_does_not_read_its_own_frame(path: str) -> None:
     assert not {"sys._getframe", "inspect.currentframe"} & {*calls}
 
 
-def test_an_ordinary_build_does_not_compile() -> None:
-    program = f"""
-import runpy, os
-os.environ.pop("HOLDFAST_COMPILE", None)
-hook = runpy.run_path({str(HOOK)!r})["CompiledModules"]
-made = hook({str(ROOT)!r}, {{}}, None, None, "", "wheel")
-data = {{"force_include": {{}}}}
-made.initialize("standard", data)
-print(made.dependencies(), data)
-"""
-    pytest.importorskip("hatchling")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+def made_hook() -> Any:
+    """The build hook with the configuration of the project."""
+    hook = runpy.run_path(str(HOOK))["CompiledModules"]
+    return hook(str(ROOT), {"modules": {}}, None, None, "", "wheel")
 
-    assert done.stdout.strip() == "[] {'force_include': {}}"
+
+@pytest.mark.parametrize(("compiles", "version"), [("0", "standard"), ("1", "editable")])
+def test_an_ordinary_and_an_editable_build_do_not_compile(
+    monkeypatch: pytest.MonkeyPatch, compiles: str, version: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_COMPILE", compiles)
+    hook, data = made_hook(), dict[str, Any]()
+
+    hook.initialize(version, data)
+    hook.finalize(version, data, "")
+
+    assert data == {}
+
+
+def test_a_compiled_build_is_refused_on_an_untested_version_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_COMPILE", "1")
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
+
+    with pytest.raises(RuntimeError, match=r"tested on Python 3\.11 only.*install without HOLDFAST_COMPILE"):
+        made_hook().initialize("standard", {})
+
+
+def test_a_frame_of_a_compiled_module_belongs_to_the_engine() -> None:
+    """mypyc names the files of its frames relative to the folder of the build."""
+    assert tracebacks.package_of("holdfast/workflow/waits.py") == tracebacks.ENGINE
+    assert tracebacks.package_of("holdfast_shop/orders.py") is None
