@@ -22,11 +22,14 @@ from asyncio import events
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
 from holdfast.workflow.libraries import order_cancel_scopes, refuse_shared_cache, refuse_worker_thread
 from holdfast.workflow.tasks import RunningTasks, WorkflowFuture, WorkflowTask, close_quietly
+
+if TYPE_CHECKING:
+    from holdfast.store.protocol import RunRecord
 
 T = TypeVar("T")
 _Outer: TypeAlias = tuple[asyncio.AbstractEventLoop | None, Any]
@@ -106,8 +109,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     runs_workflow_code = True
     """Read by ``holdfast.core.workflow_code``."""
 
-    run: Any = None
-    """The record of the run, for reports of code that blocks the worker."""
+    run: RunRecord | None = None
+    """The run whose code runs on this loop, for reports of code that blocks the worker."""
 
     def __init__(self, host: TimerHost, seed: int = 0) -> None:
         self.host: TimerHost = host
